@@ -1,0 +1,1 @@
+"""Continual learning by out-of-distribution detection and task masks."""

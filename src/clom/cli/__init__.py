@@ -1,0 +1,51 @@
+"""The command line: one small file per command, each imported when it is called, so that help is instant."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from cyclopts import App, CycloptsError
+
+from clom.errors import UserError
+
+COMMANDS = {
+    "demo": "Learn embedded digits, task by task, in about two minutes.",
+    "run": "Learn an experiment's tasks one after another and measure after each.",
+    "list": "Show the experiments, the methods and the budgets.",
+    "doctor": "Show what this machine can do and how long each experiment would take.",
+    "import-authors": "Turn a checkpoint of the paper's authors into a model file.",
+}
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def _version() -> str:
+    try:
+        return version("clom")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def make_app() -> App:
+    app = App(name="clom", help="Teach an image classifier new classes without forgetting.", version=_version)
+    for name, purpose in COMMANDS.items():
+        module = name.replace("-", "_")
+        app.command(f"clom.cli.{module}:{module}_command", name=name, help=purpose)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command. A user's mistake ends with one message and exit code 2, never with a traceback."""
+    try:
+        make_app()(arguments, exit_on_error=False, print_error=False)
+    except (UserError, CycloptsError) as problem:
+        print(f"clom: {problem}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+    except KeyboardInterrupt:
+        print("\nclom: stopped.", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has left; there is nobody to tell
+        sys.exit(0)

@@ -1,0 +1,126 @@
+"""What a person sees of a long job: a bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from clom.experiments.run import RunResult, TaskResult
+    from clom.learning.loop import Progress as Step
+
+_PHASE_SHARE = {"features": (0.0, 0.92), "head": (0.92, 1.0)}
+"""Which part of a task's time a phase takes; a method with one phase takes all of it."""
+_NEARLY_FULL = 0.98
+
+
+class Display:
+    """Shows task, epoch, loss, accuracy so far and time left. A context manager, so that the bar is always put away."""
+
+    def __init__(self, console: Console, n_tasks: int, seconds_between_lines: float = 10.0) -> None:
+        self.console = console
+        self.n_tasks = n_tasks
+        self.accuracy = ""
+        self._pause = seconds_between_lines
+        self._started = self._last_line = time.monotonic()
+        self._first_fraction: float | None = None
+        columns = (BarColumn(), TextColumn("{task.percentage:3.0f}%"), TextColumn("{task.description}"))
+        self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._bar_id = self._bar.add_task("starting", total=1.0) if self._bar else None
+
+    def __enter__(self) -> Display:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def step(self, step: Step) -> None:
+        low, high = _PHASE_SHARE.get(step.phase, (0.0, 1.0))
+        fraction = (step.task + low + (high - low) * step.done / step.total) / self.n_tasks
+        now = time.monotonic()
+        if self._first_fraction is None:
+            self._first_fraction, self._started = fraction, now
+        if self._bar is None and now - self._last_line < self._pause:
+            return
+        self._last_line = now
+        loss = "" if math.isnan(step.loss) else f", loss {step.loss:.3f}"
+        where = f"task {step.task + 1}/{self.n_tasks}, {step.phase}, epoch {step.epoch}/{step.epochs}{loss}"
+        text = where + self.accuracy + self._time_left(fraction, now)
+        if self._bar and self._bar_id is not None:
+            self._bar.update(self._bar_id, completed=fraction, description=text)
+        else:
+            self.console.print(f"{100 * fraction:3.0f}%  {text}", highlight=False, soft_wrap=True)
+
+    def _time_left(self, fraction: float, now: float) -> str:
+        done = fraction - (self._first_fraction or 0.0)
+        if done < 0.01:
+            return ""
+        return f", {duration((now - self._started) / done * (1 - fraction))} left"
+
+    def task_done(self, result: TaskResult, n_tasks: int) -> None:
+        evaluation = result.evaluation
+        self.accuracy = f", so far TIL {100 * evaluation.til:.1f} CIL {100 * evaluation.preferred.cil:.1f}"
+        self.console.print(
+            f"Learned task {evaluation.n_tasks} of {n_tasks} in {duration(60 * result.minutes)}: over all tasks so far "
+            f"TIL {100 * evaluation.til:.1f}, CIL {100 * evaluation.preferred.cil:.1f}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        full = [group for group, used in result.capacity.items() if used > _NEARLY_FULL]
+        if full and evaluation.n_tasks < n_tasks:
+            self.console.print(
+                f"Warning: nearly all units of {', '.join(full)} are taken; later tasks can reuse them but hardly add "
+                "any. A wider network or a higher --set attention.sparsity_first leaves more room.",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"
+
+
+def result_table(result: RunResult) -> Table:
+    """TIL and CIL by task, and their averages, in percent."""
+    last = result.history[-1]
+    table = Table(title=f"{result.config.experiment}, {result.config.method}: accuracy in percent after all tasks")
+    table.add_column("task")
+    table.add_column("classes")
+    table.add_column("TIL", justify="right")
+    names = {"memory": "CIL", "scale": "CIL, no stored samples", "none": "CIL, not calibrated"}
+    for name in last.by_calibration:
+        table.add_column(names.get(name, f"CIL, {name}"), justify="right")
+    for task, til in enumerate(last.til_by_task):
+        cil = [f"{100 * way.cil_by_task[task]:.1f}" for way in last.by_calibration.values()]
+        table.add_row(str(task + 1), _short(result.class_names[task]), f"{100 * til:.1f}", *cil)
+    table.add_section()
+    averages = [f"{100 * way.cil:.1f}" for way in last.by_calibration.values()]
+    table.add_row("all", "", f"{100 * last.til:.1f}", *averages, style="bold")
+    return table
+
+
+def _short(names: tuple[str, ...], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    return [
+        f"forgetting {100 * summary['forgetting']:.1f}   task detection {100 * summary['task_detection']:.1f}   "
+        f"AUC {100 * summary['auc_maxlogit']:.1f} (max logit), {100 * summary['auc_msp']:.1f} (MSP)",
+        f"average incremental accuracy: TIL {100 * summary['average_incremental_til']:.1f}, "
+        f"CIL {100 * summary['average_incremental_cil']:.1f}",
+        f"{summary['parameters'] / 1e6:.2f} M parameters, {summary['memory_bytes'] / 1000:.0f} kB of samples kept, "
+        f"{summary['minutes']:.1f} minutes, {summary['peak_memory_gb']:.1f} GB at most",
+    ]

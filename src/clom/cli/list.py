@@ -1,0 +1,37 @@
+"""`clom list`: what there is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+
+def list_command(what: Literal["all", "experiments", "methods", "budgets"] = "all", /) -> None:
+    """Show the experiments, the methods and the budgets.
+
+    Parameters
+    ----------
+    what
+        Only one of the three lists.
+    """
+    from clom.experiments.names import BUDGETS, experiment_names, read_experiment
+    from clom.methods.registry import METHODS
+
+    console = Console()
+    if what in ("all", "experiments"):
+        table = Table("experiment", "what is learned")
+        for name in experiment_names():
+            table.add_row(name, read_experiment(name)["title"])
+        console.print(table)
+    if what in ("all", "methods"):
+        table = Table("method", "what it is", "kept between tasks")
+        for name, entry in METHODS.items():
+            table.add_row(name, entry.title, entry.keeps)
+        console.print(table)
+    if what in ("all", "budgets"):
+        table = Table("budget", "how much work")
+        for budget, text in BUDGETS.items():
+            table.add_row(budget, text)
+        console.print(table)

@@ -1,0 +1,81 @@
+"""`clom run`: one experiment, one method, one seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+
+def run_command(
+    experiment: str,
+    *,
+    method: str = "clom",
+    budget: str = "cpu",
+    seed: int = 0,
+    data: Path | None = None,
+    out: Path | None = None,
+    config: Path | None = None,
+    set: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = (),
+    threads: int | None = None,
+) -> None:
+    """Learn an experiment's tasks one after another and measure after each.
+
+    Everything the run leaves is in one folder. The same command again continues an interrupted run.
+
+    Parameters
+    ----------
+    experiment
+        For example mnist-5t; `clom list` shows all.
+    method
+        For example clom, hat; `clom list methods` shows all.
+    budget
+        smoke (seconds), cpu (minutes) or paper (the paper's own numbers).
+    seed
+        Decides everything random.
+    data
+        Folder with the data sets; otherwise CLOM_DATA or the download cache.
+    out
+        Folder for this run; by default runs/<experiment>-<method>-<budget>-s<seed>.
+    config
+        YAML file with settings, as `clom run` writes them under `settings`.
+    set
+        One setting, for example --set learning.plan.epochs=10; may be repeated.
+    threads
+        Threads to compute with; by default one per core.
+    """
+    from clom.experiments.config import flatten, parse_overrides, read_settings_file, resolve
+
+    overrides = {**(flatten(read_settings_file(config)) if config else {}), **parse_overrides(set)}
+    resolved = resolve(experiment, method, budget, seed, overrides)
+    suffix = f"-{hashlib.sha256(json.dumps(overrides, sort_keys=True).encode()).hexdigest()[:6]}" if overrides else ""
+    show_run(Console(), resolved, out or Path("runs") / (resolved.run_name + suffix), data, threads)
+
+
+def show_run(console: Console, config: object, folder: Path, data: Path | None, threads: int | None) -> None:
+    """Execute a run in front of a person."""
+    from clom import machine
+    from clom.cli.display import Display, result_table, summary_lines
+    from clom.experiments.config import RunConfig
+    from clom.experiments.figures import draw_run
+    from clom.experiments.run import execute, is_finished
+
+    assert isinstance(config, RunConfig)
+    machine.tune_process(threads)
+    if is_finished(folder):
+        console.print(f"{folder} holds this run, finished. Remove it or choose another --out to run it again.")
+    try:
+        stream = config.data.stream(data, config.seed)
+        with Display(console, len(stream)) as display:
+            result = execute(config, stream, folder, display.step, display.task_done)
+    except KeyboardInterrupt:
+        console.print(f"Stopped. Finished tasks are in {folder}; the same command goes on from there.", highlight=False)
+        raise
+    console.print(result_table(result))
+    for line in summary_lines(result.summary):
+        console.print(line, highlight=False)
+    console.print(f"Picture: {draw_run(result)[1]}   everything else: {folder}", highlight=False)

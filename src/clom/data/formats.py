@@ -1,0 +1,259 @@
+"""From files to uint8 images: IDX, CIFAR pickles, Tiny-ImageNet folders, npz, and scikit-learn's embedded digits.
+
+Every reader checks what it finds and raises a `DataError` that names the file, what was expected and what was there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from clom.data.images import DataSet, Images
+from clom.data.unpickle import load_dictionary
+from clom.errors import DataError
+
+Bytes = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_DEFLATE_LIMIT = 1032  # deflate cannot shrink bytes by more than this factor
+_IDX_BYTE = 8  # the type code of unsigned bytes, the only type that images and labels use
+_CHUNK = 1 << 20
+_CIFAR_SHAPE = (3, 32, 32)
+_TINY_SIDE, _TINY_TARGET = 64, 32
+_DIGITS_TEST = 5
+
+
+# --- IDX ------------------------------------------------------------------------------------------------------------
+
+
+def read_idx(path: Path) -> Bytes:
+    """The byte array of an IDX file, plain or gzipped (told by its first bytes, whatever its name)."""
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == _GZIP_MAGIC
+            raw.seek(0)
+            limit = path.stat().st_size * (_DEFLATE_LIMIT if zipped else 1)
+            if not zipped:
+                return _parse_idx(path, raw, limit)
+            with gzip.GzipFile(fileobj=raw) as unzipped:
+                return _parse_idx(path, unzipped, limit)
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{path} is a damaged gzip file: {error}.") from error
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
+
+
+def _parse_idx(path: Path, file: BinaryIO | gzip.GzipFile, limit: int) -> Bytes:
+    """Reads header and body; never more than the header promises plus one byte, and no promise beyond `limit`."""
+    magic = file.read(4)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _IDX_BYTE or magic[3] == 0:
+        raise DataError(f"{path}: expected an IDX file of bytes (magic 00 00 08 0n), found '{magic.hex(' ')}'.")
+    sizes = file.read(4 * magic[3])
+    if len(sizes) < 4 * magic[3]:
+        raise DataError(f"{path}: expected a header with {magic[3]} dimensions, but the file ends inside it.")
+    shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
+    promised = math.prod(shape)
+    expected = f"{path}: expected {' x '.join(map(str, shape))} = {promised} bytes after the header"
+    if promised > limit:
+        raise DataError(f"{expected}, but the file is too small to hold them.")
+    body = _read_up_to(file, promised + 1)
+    if len(body) != promised:
+        raise DataError(f"{expected}, found {'more' if len(body) > promised else len(body)}.")
+    return np.frombuffer(body, np.uint8).reshape(shape)
+
+
+def _read_up_to(file: BinaryIO | gzip.GzipFile, count: int) -> bytearray:
+    """At most `count` bytes; memory grows with what is there, not with what was promised."""
+    body = bytearray()
+    while len(body) < count and (chunk := file.read(min(_CHUNK, count - len(body)))):
+        body += chunk
+    return body
+
+
+def read_idx_images(images: Path, labels: Path, n_classes: int) -> Images:
+    """One-channel images and their labels from a pair of IDX files that must fit each other."""
+    pixels, marks = read_idx(images), read_idx(labels)
+    if pixels.ndim != 3:
+        raise DataError(f"{images}: expected images (3 dimensions), found {pixels.ndim} dimensions.")
+    if marks.shape != pixels.shape[:1]:
+        raise DataError(
+            f"{labels}: expected {len(pixels)} labels, one per image of {images.name}, found {marks.shape}."
+        )
+    return as_images(labels, pixels[:, None], marks.astype(np.int64), n_classes)
+
+
+# --- CIFAR ----------------------------------------------------------------------------------------------------------
+
+
+def read_cifar_batch(path: Path, label_key: str) -> tuple[Bytes, Labels]:
+    """Pixels `[n, 3, 32, 32]` and labels of one CIFAR pickle; `label_key` is `labels` or `fine_labels`."""
+    content = load_dictionary(path)
+    pixels = content.get("data")
+    width = math.prod(_CIFAR_SHAPE)
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (width,):
+        raise DataError(f"{path}: expected 'data' to be bytes of shape [n, {width}], found {_describe(pixels)}.")
+    labels = content.get(label_key)
+    if not isinstance(labels, list | np.ndarray) or not all(isinstance(label, int | np.integer) for label in labels):
+        raise DataError(f"{path}: expected '{label_key}' to be a list of integers, found {_describe(labels)}.")
+    if len(labels) != len(pixels):
+        raise DataError(f"{path}: expected {len(pixels)} labels in '{label_key}', found {len(labels)}.")
+    if any(not 0 <= label < 1 << 31 for label in labels):
+        raise DataError(f"{path}: expected labels from 0 up in '{label_key}', found {min(labels)} to {max(labels)}.")
+    return pixels.reshape(-1, *_CIFAR_SHAPE).copy(), np.array(labels, np.int64)
+
+
+def read_cifar_names(path: Path, key: str) -> tuple[str, ...]:
+    """The class names of a CIFAR meta file; `key` is `label_names` or `fine_label_names`."""
+    names = load_dictionary(path).get(key)
+    if not isinstance(names, list) or not names or not all(isinstance(name, str | bytes) for name in names):
+        raise DataError(f"{path}: expected '{key}' to be a list of class names, found {_describe(names)}.")
+    return tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names)
+
+
+def _describe(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}"
+    return type(value).__name__
+
+
+# --- Tiny-ImageNet --------------------------------------------------------------------------------------------------
+
+
+def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, tuple[str, ...]]:
+    """Training images, validation images (the test set, as in the paper) and class names, shrunk to 32 x 32.
+
+    Classes come in the order of their sorted WordNet ids, as every folder-based loader has them; the order of
+    `wnids.txt` is arbitrary, so the file only says which classes must be there.
+    """
+    wnids = _tiny_wnids(folder)
+    train = [(path, label) for label, wnid in enumerate(wnids) for path in _tiny_class(folder / "train" / wnid)]
+    return _read_pictures(train), _read_pictures(_tiny_val(folder / "val", wnids)), _tiny_names(folder, wnids)
+
+
+def _tiny_wnids(folder: Path) -> list[str]:
+    listed, train = folder / "wnids.txt", folder / "train"
+    if listed.is_file():
+        return sorted(set(_read_text(listed).split()))
+    if not train.is_dir():
+        raise DataError(f"{train}: expected a folder with one folder per class, found none.")
+    return sorted(entry.name for entry in train.iterdir() if entry.is_dir())
+
+
+def _tiny_class(folder: Path) -> list[Path]:
+    pictures = sorted((folder / "images").glob("*.JPEG"))
+    if not pictures:
+        raise DataError(f"{folder / 'images'}: expected JPEG images of this class, found none.")
+    return pictures
+
+
+def _tiny_val(folder: Path, wnids: Sequence[str]) -> list[tuple[Path, int]]:
+    """The pictures and labels that `val_annotations.txt` lists, one per line: file name, WordNet id, box."""
+    annotations, label_of = folder / "val_annotations.txt", {wnid: label for label, wnid in enumerate(wnids)}
+    found = []
+    for number, line in enumerate(_read_text(annotations).splitlines(), start=1):
+        name, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
+        if wnid not in label_of or Path(name).name != name:
+            raise DataError(f"{annotations}, line {number}: expected a file name and a known class, found '{line}'.")
+        found.append((folder / "images" / name, label_of[wnid]))
+    return found
+
+
+def _tiny_names(folder: Path, wnids: Sequence[str]) -> tuple[str, ...]:
+    """The first word for each class where `words.txt` has one that no other class shares, else the WordNet id."""
+    words = folder / "words.txt"
+    if not words.is_file():
+        return tuple(wnids)
+    lines = (line.partition("\t") for line in _read_text(words).splitlines())
+    first = {wnid: text.split(",")[0].strip() for wnid, _, text in lines}
+    count = Counter(first.get(wnid, "") for wnid in wnids)
+    return tuple(first[wnid] if first.get(wnid) and count[first[wnid]] == 1 else wnid for wnid in wnids)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def _read_pictures(listed: Sequence[tuple[Path, int]]) -> Images:
+    pixels = np.empty((len(listed), 3, _TINY_TARGET, _TINY_TARGET), np.uint8)
+    for row, (path, _) in zip(pixels, listed, strict=True):
+        row[:] = _read_tiny_picture(path)
+    return Images(torch.from_numpy(pixels), torch.tensor([label for _, label in listed], dtype=torch.int64))
+
+
+def _read_tiny_picture(path: Path) -> Bytes:
+    """One picture as `[3, 32, 32]`. Decoded in full and then resized: `draft()` would save nothing at this size and
+    give other pixels than the resizing of the paper."""
+    try:
+        with Image.open(path) as picture:
+            if picture.size != (_TINY_SIDE, _TINY_SIDE):  # before anything is decoded: size bounds the memory
+                raise DataError(f"{path}: expected {_TINY_SIDE} x {_TINY_SIDE} pixels, found {picture.size}.")
+            small = picture.convert("RGB").resize((_TINY_TARGET, _TINY_TARGET), Image.Resampling.BILINEAR)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: expected an image, found no file.") from error
+    except DataError:
+        raise
+    except Exception as error:  # decoders raise what they like on damaged files
+        raise DataError(f"{path}: expected an image, but it is damaged ({error}).") from error
+    return np.asarray(small, np.uint8).transpose(2, 0, 1)
+
+
+# --- npz and the embedded digits ------------------------------------------------------------------------------------
+
+
+def read_npz_images(path: Path, n_classes: int) -> Images:
+    """An npz file with `images` (uint8, `[n, height, width, channels]`) and `labels`; never unpickles anything."""
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            pixels, labels = content["images"], content["labels"]
+    except (KeyError, ValueError, EOFError, MemoryError, zlib.error, zipfile.BadZipFile, AttributeError) as error:
+        raise DataError(f"{path}: expected an npz file with 'images' and 'labels', but {error}.") from error
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
+        raise DataError(f"{path}: expected 'images' to be uint8 [n, height, width, 1 or 3], found {_describe(pixels)}.")
+    if labels.shape != pixels.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(f"{path}: expected {len(pixels)} integers in 'labels', found {_describe(labels)}.")
+    return as_images(path, np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), labels.astype(np.int64), n_classes)
+
+
+def read_digits() -> DataSet:
+    """scikit-learn's 1,797 digits of 8 x 8 pixels, which need no download.
+
+    They come without a split. Ours is fixed, so that no seed can change it: every fifth image of each class, in file
+    order, is a test image. (The file is ordered by writer; a cut at 80% would test on other people's handwriting.)
+    """
+    from sklearn.datasets import load_digits  # half a second: only those who want the digits wait for it
+
+    bunch = load_digits()
+    pixels = np.rint(bunch.images * (255.0 / 16.0)).astype(np.uint8)[:, None]
+    every = Images(torch.from_numpy(pixels), torch.from_numpy(bunch.target.astype(np.int64)))
+    is_test = torch.zeros(len(every), dtype=torch.bool)
+    for label in range(10):
+        rows = (every.labels == label).nonzero()[:, 0]
+        is_test[rows[_DIGITS_TEST - 1 :: _DIGITS_TEST]] = True
+    return DataSet("digits", tuple("0123456789"), every[~is_test], every[is_test])
+
+
+def as_images(path: Path, pixels: Bytes, labels: Labels, n_classes: int) -> Images:
+    """Arrays as `Images`, once every label is known to be one of the classes; `path` is named where one is not."""
+    if len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
+        raise DataError(f"{path}: expected labels from 0 to {n_classes - 1}, found {labels.min()} to {labels.max()}.")
+    return Images(torch.from_numpy(pixels), torch.from_numpy(labels))

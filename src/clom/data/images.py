@@ -1,0 +1,55 @@
+"""Labelled images as the rest of the package passes them around: bytes until a batch needs numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """`pixels` is uint8 `[n, channels, height, width]`, `labels` int64 `[n]`."""
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
+            raise ValueError(f"pixels must be uint8 [n, c, h, w], got {self.pixels.dtype} {tuple(self.pixels.shape)}")
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
+            raise ValueError(
+                f"labels must be int64 [{len(self.pixels)}], got {self.labels.dtype} {tuple(self.labels.shape)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, index: Tensor | slice) -> Images:
+        return Images(self.pixels[index], self.labels[index])
+
+    @staticmethod
+    def join(parts: Sequence[Images]) -> Images:
+        return Images(torch.cat([part.pixels for part in parts]), torch.cat([part.labels for part in parts]))
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """A named set: its classes (a label is an index into `class_names`), its training and its test images."""
+
+    name: str
+    class_names: tuple[str, ...]
+    train: Images
+    test: Images
+
+
+def to_unit(pixels: Tensor) -> Tensor:
+    """uint8 pixels as float32 in [0, 1], one channel repeated to three: what every network takes.
+
+    Pixels that are floating point already are taken to be in [0, 1].
+    """
+    if pixels.shape[1] == 1:
+        pixels = pixels.expand(-1, 3, -1, -1)
+    return pixels.to(torch.float32).div_(255.0) if pixels.dtype == torch.uint8 else pixels

@@ -1,0 +1,51 @@
+"""The few samples a method may keep, as bytes, the same number of every class."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from clom.data.images import Images
+
+
+class Memory(nn.Module):
+    """Stored images with their task and their class within it. A module, so that it is saved with the model."""
+
+    pixels: Tensor
+    labels: Tensor
+    tasks: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("pixels", torch.empty(0, 0, 0, 0, dtype=torch.uint8))
+        self.register_buffer("labels", torch.empty(0, dtype=torch.int64))
+        self.register_buffer("tasks", torch.empty(0, dtype=torch.int64))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.pixels.numel()
+
+    def add(self, task: int, images: Images) -> None:
+        """Keep these images of one task."""
+        self.pixels = torch.cat([self.pixels, images.pixels]) if len(self) else images.pixels.clone()
+        self.labels = torch.cat([self.labels, images.labels])
+        self.tasks = torch.cat([self.tasks, torch.full_like(images.labels, task)])
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: object) -> None:
+        # How much is stored is part of what is stored.
+        for name in ("pixels", "labels", "tasks"):
+            if prefix + name in state:
+                setattr(self, name, torch.empty_like(state[prefix + name]))
+        super()._load_from_state_dict(state, prefix, *args)
+
+
+def per_class(images: Images, count: int, randomness: torch.Generator) -> Images:
+    """`count` random images of every class, or all of a class that has fewer."""
+    chosen = []
+    for label in torch.unique(images.labels):
+        index = (images.labels == label).nonzero().flatten()
+        chosen.append(index[torch.randperm(len(index), generator=randomness)[:count]])
+    return images[torch.cat(chosen)]

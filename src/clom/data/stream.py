@@ -1,0 +1,212 @@
+"""A data set as a stream of tasks: which classes are learned together, and which images train, validate and test."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from clom.data.images import DataSet, Images
+from clom.errors import UserError, unknown
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a method is given to learn from. Labels count from 0 within the task.
+
+    Test images are deliberately not part of it: what a method never holds, it cannot peek at.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    train: Images
+    validation: Images
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
+
+
+class Stream(Sequence[Task]):
+    """Tasks in the order in which they are learned; `tests[k]` are the test images of task k, with its labels."""
+
+    def __init__(self, name: str, tasks: Sequence[Task], tests: Sequence[Images]) -> None:
+        if len(tasks) != len(tests):
+            raise ValueError(f"{len(tasks)} tasks need as many test sets, got {len(tests)}")
+        shapes = {tuple(images.pixels.shape[1:]) for images in (*(task.train for task in tasks), *tests)}
+        if len(shapes) > 1:
+            raise ValueError(f"all images of a stream have one shape, got {sorted(shapes)}")
+        self.name = name
+        self.tests = list(tests)
+        self._tasks = tuple(tasks)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Stream: ...
+    def __getitem__(self, index: int | slice) -> Task | Stream:
+        if isinstance(index, slice):
+            return Stream(self.name, self._tasks[index], self.tests[index])
+        return self._tasks[index]
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def class_names(self) -> tuple[tuple[str, ...], ...]:
+        """The class names of each task."""
+        return tuple(task.class_names for task in self._tasks)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width as stored (one channel stays one until `to_unit`)."""
+        channels, height, width = self._tasks[0].train.pixels.shape[1:]
+        return channels, height, width
+
+
+def split(
+    dataset: DataSet,
+    sizes: Sequence[int] | None = None,
+    classes_per_task: int | None = None,
+    groups: Sequence[Sequence[str]] | None = None,
+    *,
+    order_seed: int | None = None,
+    validation: float = 0.1,
+    train_per_class: int | None = None,
+    test_per_class: int | None = None,
+    seed: int = 0,
+) -> Stream:
+    """Cuts a data set into tasks, by exactly one of `sizes`, `classes_per_task` or `groups` of class names.
+
+    Classes follow one another in natural order, as in the paper, or in a random order given by `order_seed`.
+    `train_per_class` images of each class are drawn, and the share `validation` of these (at least one) validates.
+    Both draws depend on `seed` and the class alone, so they stay the same when classes move between tasks. A smaller
+    test set, by contrast, is the same for every seed, so that runs can be compared.
+    """
+    _check_amounts(validation, train_per_class, test_per_class)
+    labels_of = _group(dataset, sizes, classes_per_task, groups, order_seed)
+    drawn = _draw(dataset, {label for group in labels_of for label in group}, validation, train_per_class, seed)
+    tasks, tests = [], []
+    for number, group in enumerate(labels_of, start=1):
+        names = tuple(dataset.class_names[label] for label in group)
+        kept, held = ([drawn[label][part] for label in group] for part in (0, 1))
+        tasks.append(Task(f"task {number}", names, _take(dataset.train, kept), _take(dataset.train, held)))
+        tests.append(_take(dataset.test, [_test_rows(dataset, label, test_per_class) for label in group]))
+    return Stream(dataset.name, tasks, tests)
+
+
+def _check_amounts(validation: float, train_per_class: int | None, test_per_class: int | None) -> None:
+    if not 0.0 < validation < 1.0:
+        raise UserError(f"validation is a share between 0 and 1, not {validation}.")
+    if train_per_class is not None and train_per_class < 2:
+        raise UserError(f"train_per_class is {train_per_class}: a class needs one image to train and one to validate.")
+    if test_per_class is not None and test_per_class < 1:
+        raise UserError(f"test_per_class is {test_per_class}: a class needs at least one test image.")
+
+
+def _group(
+    dataset: DataSet,
+    sizes: Sequence[int] | None,
+    classes_per_task: int | None,
+    groups: Sequence[Sequence[str]] | None,
+    order_seed: int | None,
+) -> list[list[int]]:
+    """The labels of each task, in order."""
+    if sum(way is not None for way in (sizes, classes_per_task, groups)) != 1:
+        raise UserError("Say how to cut the classes into tasks with exactly one of sizes, classes_per_task, groups.")
+    if groups is not None:
+        if order_seed is not None:
+            raise UserError("groups fix the order of the classes: leave out order_seed.")
+        return _named_groups(dataset, groups)
+    n_classes = len(dataset.class_names)
+    if sizes is None:
+        assert classes_per_task is not None
+        sizes = _equal_sizes(dataset.name, n_classes, classes_per_task)
+    if not sizes or min(sizes) < 1:
+        raise UserError(f"Every task needs at least one class, but sizes are {list(sizes)}.")
+    if sum(sizes) > n_classes:
+        raise UserError(
+            f"Tasks of {list(sizes)} classes need {sum(sizes)}, but {dataset.name} has {n_classes} classes."
+        )
+    order = iter(_class_order(n_classes, order_seed))
+    return [[next(order) for _ in range(size)] for size in sizes]
+
+
+def _equal_sizes(name: str, n_classes: int, classes_per_task: int) -> list[int]:
+    if classes_per_task < 1 or n_classes % classes_per_task:
+        raise UserError(
+            f"The {n_classes} classes of {name} do not split into tasks of {classes_per_task}: "
+            "choose a number that divides them, or give the size of each task."
+        )
+    return [classes_per_task] * (n_classes // classes_per_task)
+
+
+def _class_order(n_classes: int, order_seed: int | None) -> list[int]:
+    if order_seed is None:
+        return list(range(n_classes))
+    order: list[int] = torch.randperm(n_classes, generator=torch.Generator().manual_seed(order_seed)).tolist()
+    return order
+
+
+def _named_groups(dataset: DataSet, groups: Sequence[Sequence[str]]) -> list[list[int]]:
+    label_of = {name: label for label, name in enumerate(dataset.class_names)}
+    count = Counter(name for group in groups for name in group)
+    for name, times in count.items():
+        if name not in label_of:
+            raise unknown(f"class of {dataset.name} called", name, label_of)
+        if times > 1:
+            raise UserError(f"The class '{name}' is named {times} times: a class belongs to one task.")
+    if not groups or not all(groups):
+        raise UserError("Every task needs at least one class, but a group is empty.")
+    return [[label_of[name] for name in group] for group in groups]
+
+
+def _draw(
+    dataset: DataSet, wanted: set[int], validation: float, train_per_class: int | None, seed: int
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """Rows that train and rows that validate, for each wanted class.
+
+    One permutation is drawn for every class of the data set, wanted or not: so a class's draw does not depend on which
+    others are used, and a larger `train_per_class` keeps the images of a smaller one.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = {}
+    for label, name in enumerate(dataset.class_names):
+        rows = _rows(dataset.train, label)
+        rows = rows[torch.randperm(len(rows), generator=generator)][:train_per_class]
+        if label not in wanted:
+            continue
+        if len(rows) < 2:
+            raise UserError(
+                f"The class '{name}' of {dataset.name} has {len(rows)} training images: "
+                "at least 2 are needed, one to train and one to validate."
+            )
+        held = min(max(1, round(validation * len(rows))), len(rows) - 1)
+        drawn[label] = (rows[held:], rows[:held])
+    return drawn
+
+
+def _rows(images: Images, label: int) -> Tensor:
+    return (images.labels == label).nonzero()[:, 0]
+
+
+def _test_rows(dataset: DataSet, label: int, count: int | None) -> Tensor:
+    """All test rows of a class, or `count` of them spread evenly over the file, for files whose quality drifts."""
+    rows = _rows(dataset.test, label)
+    if not len(rows):
+        raise UserError(f"The class '{dataset.class_names[label]}' of {dataset.name} has no test images.")
+    if count is None or count >= len(rows):
+        return rows
+    return rows[torch.arange(count) * len(rows) // count]
+
+
+def _take(images: Images, rows_of: Sequence[Tensor]) -> Images:
+    """The given rows of each class, labelled by the class's place in the task, in the order of the file."""
+    rows = torch.cat(list(rows_of))
+    labels = torch.cat([torch.full_like(part, local) for local, part in enumerate(rows_of)])
+    order = rows.argsort()
+    return Images(images.pixels[rows[order]], labels[order])

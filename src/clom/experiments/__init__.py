@@ -1,0 +1,1 @@
+"""Experiments: what is learned, with which budget, what came out of it."""

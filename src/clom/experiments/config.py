@@ -1,0 +1,184 @@
+"""Experiments as data: one YAML file each, resolved into the one `RunConfig` that a run needs and records."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from clom.data import catalog
+from clom.data.stream import Stream, split
+from clom.errors import UserError, unknown
+from clom.experiments.names import BUDGETS, Budget, read_experiment
+from clom.methods.base import Method
+from clom.methods.registry import entry, method_class
+from clom.nets import NetSettings
+from clom.settings import Settings
+
+
+class DataSettings(Settings):
+    """Which images, and how they become tasks."""
+
+    set: str
+    classes_per_task: int | None = None
+    sizes: tuple[int, ...] | None = None
+    groups: tuple[tuple[str, ...], ...] | None = None
+    order_seed: int | None = None
+    validation: float = 0.1
+    train_per_class: int | None = None
+    test_per_class: int | None = None
+
+    def stream(self, folder: Path | None, seed: int) -> Stream:
+        return split(
+            catalog.load(self.set, folder),
+            sizes=self.sizes,
+            classes_per_task=self.classes_per_task,
+            groups=self.groups,
+            order_seed=self.order_seed,
+            validation=self.validation,
+            train_per_class=self.train_per_class,
+            test_per_class=self.test_per_class,
+            seed=seed,
+        )
+
+
+class RunConfig(Settings):
+    """Everything that decides a run's outcome."""
+
+    experiment: str
+    method: str
+    budget: Budget
+    seed: int
+    data: DataSettings
+    net: NetSettings
+    settings: dict[str, Any]
+    """The method's own settings, all of them, as its `settings_type` resolved them."""
+
+    def make_method(self, image_shape: Sequence[int]) -> Method:
+        maker = method_class(self.method)
+        settings = maker.settings_type.model_validate(self.settings)
+        return maker(self.net, settings, image_shape, self.seed)
+
+    @property
+    def run_name(self) -> str:
+        return f"{self.experiment}-{self.method}-{self.budget}-s{self.seed}"
+
+
+def resolve(
+    experiment: str,
+    method: str = "clom",
+    budget: str = "cpu",
+    seed: int = 0,
+    overrides: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """The experiment's own values, then the budget's, then the method's variant, then `overrides` (dotted names).
+
+    An override may start with `data.` or `net.`; anything else is a setting of the method.
+    """
+    content = read_experiment(experiment)
+    if budget not in BUDGETS:
+        raise unknown("budget", budget, BUDGETS)
+    chosen = content["budgets"][budget]
+    maker = method_class(method)
+    data = merged(content["data"], chosen.get("data", {}))
+    net = chosen.get("net", content.get("net"))
+    methods = merged(content.get("methods", {}), chosen.get("methods", {}))
+    settings = merged(methods.get(maker.name, {}), {})
+    for name, value in [*entry(method).preset, *(overrides or {}).items()]:
+        first, _, rest = name.partition(".")
+        target = {"data": data, "net": net}.get(first, settings)
+        set_dotted(target, rest if first in ("data", "net") else name, value)
+    try:
+        resolved = maker.settings_type.model_validate(settings).model_dump(mode="json")
+        return RunConfig(
+            experiment=experiment,
+            method=method,
+            budget=budget,
+            seed=seed,
+            data=DataSettings.model_validate(data),
+            net=TypeAdapter(NetSettings).validate_python(net),
+            settings=resolved,
+        )
+    except ValidationError as problem:
+        raise explain(problem, maker.settings_type) from None
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, group by group; neither is changed."""
+    result = {key: merged(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return result
+
+
+def set_dotted(target: dict[str, Any], name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        inner = target.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise UserError(f"'{name}' cannot be set: '{part}' is a value, not a group of settings.")
+        target = inner
+    target[last] = value
+
+
+def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
+    """`name=value` texts; values are read as YAML, so that `0.5`, `true` and `[1, 2]` mean what they say."""
+    overrides = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UserError(f"--set takes name=value, for example --set learning.plan.epochs=10; got '{pair}'.")
+        try:
+            overrides[name.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"The value of --set {name} cannot be read: '{value}'.") from None
+    return overrides
+
+
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """A YAML file with settings, as a run's `config.yaml` holds them under `settings`."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
+        raise UserError(f"{path} cannot be read as YAML: {problem}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold names and values, for example 'learning: {{plan: {{epochs: 10}}}}'.")
+    inner = content.get("settings", content)
+    return inner if isinstance(inner, dict) else content
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested groups as dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
+    return flat
+
+
+def explain(problem: ValidationError, settings: type[Settings]) -> UserError:
+    """Pydantic's findings in one sentence each, with a suggestion for a misspelt name."""
+    lines = []
+    for finding in problem.errors():
+        place = ".".join(str(part) for part in finding["loc"])
+        if finding["type"] == "extra_forbidden":
+            known = _names_at(settings, finding["loc"][:-1])
+            close = difflib.get_close_matches(str(finding["loc"][-1]), known, n=1, cutoff=0.5)
+            hint = f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(known)}." if known else ""
+            lines.append(f"There is no setting '{place}'.{hint}")
+        else:
+            lines.append(f"Setting '{place}': {finding['msg'].lower()}, got {finding['input']!r}.")
+    return UserError("\n".join(lines))
+
+
+def _names_at(settings: type[Settings], path: tuple[int | str, ...]) -> list[str]:
+    current: Any = settings
+    for part in path:
+        fields = getattr(current, "model_fields", {})
+        if part in fields:
+            current = fields[part].annotation
+    return sorted(getattr(current, "model_fields", {}))

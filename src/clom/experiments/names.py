@@ -1,0 +1,31 @@
+"""The experiments and budgets that exist, read without loading anything heavy."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any, Literal
+
+import yaml
+
+from clom.errors import unknown
+
+Budget = Literal["smoke", "cpu", "paper"]
+BUDGETS: dict[Budget, str] = {
+    "smoke": "seconds: does everything work",
+    "cpu": "ten minutes on two cores, twenty for colour images",
+    "paper": "the paper's own numbers: days on a GPU",
+}
+
+
+def experiment_names() -> list[str]:
+    folder = resources.files("clom.experiments") / "configs"
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def read_experiment(name: str) -> dict[str, Any]:
+    """The experiment's file as plain data."""
+    if name not in experiment_names():
+        raise unknown("experiment", name, experiment_names())
+    text = (resources.files("clom.experiments") / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content

@@ -1,0 +1,1 @@
+"""How one task is learned: losses, optimisers, schedules, protections of old tasks, heads, calibration."""

@@ -1,0 +1,175 @@
+"""A task learned as an out-of-distribution detector (the paper's Sec. "Learning Each Task as OOD Detection")."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clom.data.stream import Task
+from clom.data.views import Augmentation, classifier_views, contrastive_views
+from clom.learning.heads import HeadSettings, solve_head
+from clom.learning.learner import Learner, settle_norms, view_features
+from clom.learning.loop import Batch, Plan, Progress, Report, fit, generator
+from clom.learning.losses import supervised_contrastive
+from clom.learning.optim import OptimiserSettings, make_optimiser
+from clom.learning.protection import Protection
+from clom.learning.schedule import Schedule
+from clom.settings import Settings
+
+
+class SgdHeadSettings(Settings):
+    """Step 2 as in the paper: SGD over fresh views, lr 0.1, divided by ten after 60, 75 and 90 of 100 epochs."""
+
+    plan: Plan = Plan(epochs=100, batch=128, schedule=Schedule(kind="steps", steps=(60, 75, 90), every="epoch"))
+    optimiser: OptimiserSettings = OptimiserSettings(kind="sgd", lr=0.1)
+
+
+class ContrastiveSettings(Settings):
+    """Both steps of learning a task."""
+
+    rotations: Literal[1, 4] = 4
+    """4: every rotation of a class is a class (CLOM). 1: no rotation classes anywhere, CLOM (w/o OOD)."""
+    temperature: float = 0.07
+    projection: int = 128
+    plan: Plan = Plan()
+    optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=2e-3)
+    gates_optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=5e-2)
+    augmentation: Augmentation = Augmentation()
+    order: Literal["paper", "authors"] = "paper"
+    authors_loss: bool = False
+    """Count the anchor among its positives, as the authors' code does."""
+    sweep: int | None = None
+    """Steps over which the gates' s is annealed; by default one sweep per epoch."""
+    cross_entropy: float = 0.0
+    """Weight of a rotation cross-entropy beside the contrastive loss in step 1; the paper has none."""
+    head: HeadSettings | SgdHeadSettings = HeadSettings()
+
+
+class Projection(nn.Sequential):
+    """g: features to contrastive representations; made for one task and thrown away after it."""
+
+    def __init__(self, n_features: int, n_out: int) -> None:
+        super().__init__(nn.Linear(n_features, n_features), nn.ReLU(), nn.Linear(n_features, n_out))
+
+
+class RotationContrastive(Learner):
+    """Step 1: supervised contrastive learning over rotation classes. Step 2: a linear head on the frozen features."""
+
+    def __init__(self, settings: ContrastiveSettings) -> None:
+        self.settings = settings
+        self.rotations = settings.rotations
+
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Linear:
+        self._learn_features(protection, number, task, seed, report)
+        protection.eval()
+        if isinstance(self.settings.head, SgdHeadSettings):
+            return self._train_head(self.settings.head, protection, number, task, seed, report)
+        return self._solve_head(self.settings.head, protection, number, task, seed, report)
+
+    def _learn_features(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> None:
+        """Step 1: minimise L_c + L_r (Eq. 17)."""
+        how = self.settings
+        n_features = protection.net.n_features
+        projection = Projection(n_features, how.projection)
+        extra_head = nn.Linear(n_features, how.rotations * task.n_classes)
+        randomness = generator(seed, "views", number)
+
+        def loss_of(batch: Batch) -> Tensor:
+            images, classes = contrastive_views(
+                task.train.pixels[batch.index],
+                task.train.labels[batch.index],
+                task.n_classes,
+                how.augmentation,
+                randomness,
+                rotations=how.rotations,
+                order=how.order,
+            )
+            position = batch.position if how.sweep is None else batch.step % how.sweep / how.sweep
+            features, penalty = protection.training_features(
+                images.contiguous(memory_format=torch.channels_last), number, position
+            )
+            z = F.normalize(projection(features))
+            loss = supervised_contrastive(z, classes, how.temperature, authors_form=how.authors_loss)  # Eq. 3
+            if how.cross_entropy:
+                loss = loss + how.cross_entropy * F.cross_entropy(extra_head(features), classes)
+            return loss + penalty
+
+        weights = [*protection.weights(number), *projection.parameters()]
+        if how.cross_entropy:
+            weights += extra_head.parameters()
+        optimiser = make_optimiser(
+            [(how.optimiser, weights), (how.gates_optimiser, protection.mask_parameters(number))]
+        )
+        protection.train()
+        protection.begin(number)
+        fit(
+            loss_of,
+            optimiser,
+            how.plan,
+            len(task.train),
+            generator(seed, "batches", number),
+            task=number,
+            phase="features",
+            before_step=protection.before_step,
+            after_step=protection.after_step,
+            report=report,
+        )
+        self._settle(protection, number, task, seed)
+
+    def _settle(self, protection: Protection, number: int, task: Task, seed: int) -> None:
+        randomness = generator(seed, "settle", number)
+        views = []
+        for start in range(0, min(len(task.train), 1024), 128):
+            part = task.train[slice(start, start + 128)]
+            views.append(
+                classifier_views(
+                    part.pixels,
+                    part.labels,
+                    task.n_classes,
+                    self.settings.augmentation,
+                    randomness,
+                    rotations=self.rotations,
+                )[0]
+            )
+        settle_norms(protection, number, views)
+
+    def _solve_head(
+        self, how: HeadSettings, protection: Protection, number: int, task: Task, seed: int, report: Report
+    ) -> nn.Linear:
+        """Step 2, solved: features are taken once per view, then the convex problem of Eq. 4 is minimised."""
+
+        def on_batch(done: int, total: int) -> None:
+            report(Progress(number, "head", done, total, 1, 1, float("nan")))
+
+        features, classes = view_features(
+            protection, number, task, self.settings.augmentation, self.rotations, how.views, seed, on_batch=on_batch
+        )
+        return solve_head(features, classes, self.rotations * task.n_classes, how)
+
+    def _train_head(
+        self, how: SgdHeadSettings, protection: Protection, number: int, task: Task, seed: int, report: Report
+    ) -> nn.Linear:
+        """Step 2 as the paper trains it: cross-entropy over rotation classes (Eq. 4), h frozen."""
+        head = nn.Linear(protection.net.n_features, self.rotations * task.n_classes)
+        randomness = generator(seed, "head views", number)
+
+        def loss_of(batch: Batch) -> Tensor:
+            images, classes = classifier_views(
+                task.train.pixels[batch.index],
+                task.train.labels[batch.index],
+                task.n_classes,
+                self.settings.augmentation,
+                randomness,
+                rotations=self.rotations,
+            )
+            with torch.no_grad():
+                features = protection.features(images, number)
+            return F.cross_entropy(head(features), classes)
+
+        optimiser = make_optimiser([(how.optimiser, list(head.parameters()))])
+        order = generator(seed, "head batches", number)
+        fit(loss_of, optimiser, how.plan, len(task.train), order, task=number, phase="head", report=report)
+        return head

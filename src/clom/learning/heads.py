@@ -1,0 +1,51 @@
+"""Linear heads and the two ways of fitting one to frozen features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clom.settings import Settings
+
+
+class HeadSettings(Settings):
+    """Step 2: the linear classifier on frozen features."""
+
+    views: int = 6
+    """How many augmented views of each image the features are taken of, once."""
+    l2: float = 1e-3
+    """Strength of `l2 * |W|^2 / 2` added to the mean cross-entropy."""
+    iterations: int = 100
+
+
+def solve_head(features: Tensor, labels: Tensor, n_outputs: int, settings: HeadSettings) -> nn.Linear:
+    """The minimiser of Eq. 4 plus an L2 term: convex, so it is solved instead of being trained.
+
+    Features are divided by their root mean square first, so that `l2` means the same for every task and network; the
+    scale is folded back into the weights.
+    """
+    scale = features.pow(2).mean().sqrt().clamp(min=1e-12)
+    inputs = features / scale
+    head = nn.Linear(features.shape[1], n_outputs)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    solver = torch.optim.LBFGS(
+        head.parameters(),
+        max_iter=settings.iterations,
+        history_size=10,
+        line_search_fn="strong_wolfe",
+        tolerance_grad=1e-6,
+        tolerance_change=1e-9,
+    )
+
+    def objective() -> Tensor:
+        solver.zero_grad()
+        loss = F.cross_entropy(head(inputs), labels) + settings.l2 / 2 * head.weight.pow(2).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    solver.step(objective)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        head.weight.div_(scale)
+    return head

@@ -1,0 +1,76 @@
+"""How one task is learned, whatever protects the tasks before it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from clom.data.stream import Task
+from clom.data.views import Augmentation, classifier_views
+from clom.learning.loop import Report, generator
+from clom.learning.protection import Protection
+
+
+class Learner(ABC):
+    """Teaches the network behind a protection one task, and returns the task's head."""
+
+    rotations: int
+    """How many rotations of each class are classes of their own: the head has this many outputs per class."""
+
+    @abstractmethod
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Linear:
+        """Learn `task` as the protection's task `number`; afterwards the network is in evaluation mode."""
+
+
+@torch.no_grad()
+def settle_norms(protection: Protection, number: int, views: list[Tensor]) -> None:
+    """Recompute the task's normalisation statistics with its final gates.
+
+    While a task is learned its gates are soft and change with every step, and so do the running averages. A network of
+    the final mask has slightly other statistics; taking them once more costs a few forward passes.
+    """
+    norms = [norm for layer in protection.net.gated_layers() for norm in layer.norms_of(number)]
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average over the batches
+    protection.train()
+    for batch in views:
+        protection.features(batch, number)
+    protection.eval()
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+@torch.no_grad()
+def view_features(
+    protection: Protection,
+    number: int,
+    task: Task,
+    how: Augmentation,
+    rotations: int,
+    n_views: int,
+    seed: int,
+    batch: int = 128,
+    on_batch: Callable[[int, int], None] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Frozen features and rotation classes of `n_views` augmented views of every training image: computed only once."""
+    randomness = generator(seed, "head views", number)
+    features, labels = [], []
+    starts = range(0, len(task.train), batch)
+    for view in range(n_views):
+        for count, start in enumerate(starts):
+            part = task.train[slice(start, start + batch)]
+            images, classes = classifier_views(
+                part.pixels, part.labels, task.n_classes, how, randomness, rotations=rotations
+            )
+            features.append(protection.features(images, number))
+            labels.append(classes)
+            if on_batch is not None:
+                on_batch(view * len(starts) + count + 1, n_views * len(starts))
+    return torch.cat(features), torch.cat(labels)

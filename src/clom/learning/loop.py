@@ -1,0 +1,105 @@
+"""The one training loop: shuffled batches, schedule, step, progress. Methods bring only their loss."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from clom.errors import UserError
+from clom.learning.schedule import Schedule
+from clom.settings import Settings
+
+
+class Plan(Settings):
+    """How long and in what portions one phase of learning goes through its data."""
+
+    epochs: int = 30
+    batch: int = 32
+    schedule: Schedule = Schedule()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress display is told after every batch: `done` of `total` steps of one phase of one task."""
+
+    task: int
+    phase: str
+    done: int
+    total: int
+    epoch: int
+    epochs: int
+    loss: float
+
+
+Report = Callable[[Progress], None]
+
+
+def silent(progress: Progress) -> None:
+    """The display of those who do not want one."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step: which samples, and where the step lies within its epoch (0 at the first batch, never quite 1)."""
+
+    index: Tensor
+    position: float
+    step: int
+
+
+def generator(seed: int, *path: int | str) -> torch.Generator:
+    """An independent source of randomness for each purpose, so that adding one never shifts another."""
+    text = "/".join(str(part) for part in (seed, *path))
+    digest = hashlib.sha256(text.encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def shuffled_batches(n: int, batch: int, randomness: torch.Generator) -> tuple[Tensor, ...]:
+    """All samples once, in random order, in portions of equal size (no tiny last batch to upset the statistics)."""
+    order = torch.randperm(n, generator=randomness)
+    return order.tensor_split(max(1, round(n / batch)))
+
+
+def fit(
+    loss_of: Callable[[Batch], Tensor],
+    optimiser: Optimizer,
+    plan: Plan,
+    n_samples: int,
+    randomness: torch.Generator,
+    *,
+    task: int = 0,
+    phase: str = "learning",
+    before_step: Callable[[], None] | None = None,
+    after_step: Callable[[], None] | None = None,
+    report: Report = silent,
+) -> None:
+    """Minimise `loss_of` by going `plan.epochs` times through `n_samples` samples."""
+    base_rates = [group["lr"] for group in optimiser.param_groups]
+    per_epoch = max(1, round(n_samples / plan.batch))
+    for epoch in range(plan.epochs):
+        for number, index in enumerate(shuffled_batches(n_samples, plan.batch, randomness)):
+            position = number / per_epoch
+            for group, rate in zip(optimiser.param_groups, base_rates, strict=True):
+                group["lr"] = rate * plan.schedule.factor(epoch + position, plan.epochs)
+            step = epoch * per_epoch + number
+            loss = loss_of(Batch(index, position, step))
+            value = loss.item()
+            if not math.isfinite(value):
+                raise UserError(
+                    f"Learning task {task + 1} diverged: the loss became {value} in epoch {epoch + 1} of {plan.epochs} "
+                    f"({phase}). What was learned before is intact. A smaller learning rate usually helps."
+                )
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if before_step is not None:
+                before_step()
+            optimiser.step()
+            if after_step is not None:
+                after_step()
+            report(Progress(task, phase, step + 1, plan.epochs * per_epoch, epoch + 1, plan.epochs, value))

@@ -1,0 +1,88 @@
+"""Optimisers and their settings: torch's own, and LARS, which the paper trains the features with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from clom.settings import Settings
+
+
+class OptimiserSettings(Settings):
+    """One optimiser for one kind of parameter; defaults are plain Adam's."""
+
+    kind: Literal["sgd", "adam", "adamw", "lars"] = "adam"
+    lr: float = 2e-3
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    trust: float = 1e-3
+    """LARS: how far a weight vector may move in one step at lr 1, as a fraction of its length."""
+    clip: bool = False
+    """LARS: the authors' LARC in clip mode, effective rate `min(trust |w|/|g|, lr)`, instead of `lr trust |w|/|g|`."""
+
+
+class LARS(Optimizer):
+    """Layer-wise adaptive rate scaling (You et al. 2017): each tensor's step is proportional to its own length."""
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 1e-3,
+        clip: bool = False,
+    ) -> None:
+        super().__init__(
+            params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "clip": clip}
+        )
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, group)
+        return None
+
+    def _move(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        assert parameter.grad is not None
+        step = parameter.grad.add(parameter, alpha=group["weight_decay"])
+        weight_norm, grad_norm = parameter.norm(), parameter.grad.norm()
+        if weight_norm > 0 and grad_norm > 0:
+            local = group["trust"] * weight_norm / (grad_norm + group["weight_decay"] * weight_norm)
+            step = step * (torch.clamp(local / group["lr"], max=1.0) if group["clip"] else local)
+        state = self.state[parameter]
+        if "velocity" in state:
+            step = state["velocity"].mul_(group["momentum"]).add_(step)
+        elif group["momentum"]:
+            state["velocity"] = step.clone()
+        parameter.add_(step, alpha=-group["lr"])
+
+
+def make_optimiser(groups: Sequence[tuple[OptimiserSettings, Sequence[nn.Parameter]]]) -> Optimizer:
+    """One optimiser over several groups of parameters, which share its kind and may differ in everything else."""
+    kind = groups[0][0].kind
+    if any(settings.kind != kind for settings, _ in groups):
+        raise ValueError("All groups of one optimiser must be of one kind.")
+    makers: dict[str, tuple[type[Optimizer], tuple[str, ...]]] = {
+        "sgd": (SGD, ("lr", "momentum", "weight_decay")),
+        "adam": (Adam, ("lr", "weight_decay")),
+        "adamw": (AdamW, ("lr", "weight_decay")),
+        "lars": (LARS, ("lr", "momentum", "weight_decay", "trust", "clip")),
+    }
+    maker, names = makers[kind]
+    parameter_groups = [
+        {"params": list(parameters), **{name: getattr(settings, name) for name in names}}
+        for settings, parameters in groups
+        if parameters
+    ]
+    return maker(parameter_groups, lr=groups[0][0].lr)  # type: ignore[call-arg]

@@ -1,0 +1,203 @@
+"""What keeps old tasks intact while a new one is learned."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from clom.learning.losses import sparsity
+from clom.nets.gates import Gates, soft_gate
+from clom.nets.layers import Net
+from clom.settings import Settings
+
+
+class Protection(nn.Module, ABC):
+    """A network shared by tasks, and the rule that lets a new task use it without changing the old ones."""
+
+    net: Net
+
+    @property
+    @abstractmethod
+    def n_tasks(self) -> int: ...
+
+    @abstractmethod
+    def add_task(self) -> None:
+        """Make room for one more task; old tasks do not notice."""
+
+    @abstractmethod
+    def features(self, images: Tensor, task: int) -> Tensor:
+        """`h(x, k)` as it is used for ever after the task was learned."""
+
+    @abstractmethod
+    def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
+        """`h(x, k)` while the task is learned, `position` in [0, 1) through an annealing sweep, and the penalty L_r."""
+
+    @abstractmethod
+    def weights(self, task: int) -> list[nn.Parameter]:
+        """The parameters of the network that learning this task may move."""
+
+    @abstractmethod
+    def mask_parameters(self, task: int) -> list[nn.Parameter]:
+        """The parameters of the task's mask."""
+
+    def capacity(self) -> dict[str, list[float]]:
+        """Gate group -> fraction of its units in use after each task; empty where units are never used up."""
+        return {}
+
+    def begin(self, task: int) -> None:
+        """Called once before a task is learned."""
+
+    def before_step(self) -> None:
+        """Called before every step of the optimiser."""
+
+    def after_step(self) -> None:
+        """Called after every step of the optimiser: undo whatever it did to the old tasks."""
+
+
+class HardAttentionSettings(Settings):
+    """HAT's numbers; defaults as in the paper (Appendix, hyper-parameters)."""
+
+    s_max: float = 700.0
+    sparsity_first: float = 0.75
+    """lambda_1, the weight of the sparsity term for the first task."""
+    sparsity_rest: float = 0.5
+    """lambda_t of all later tasks."""
+    clamp: float = 6.0
+    """Embeddings stay within +-clamp (authors' code)."""
+    initial: float = 1.0
+    """Embeddings start as N(0, initial^2)."""
+    binary: bool = True
+    """Outside training gates are exactly 0 or 1 and old tasks are exactly protected. Off: `sigmoid(s_max e)` and soft
+    protection as in the paper, which is what its ablation over s measures."""
+
+
+class HardAttention(Protection):
+    """Hard attention to the task (HAT), Sec. "Protecting OOD Model of Each Task Using Masks"."""
+
+    def __init__(self, net: Net, settings: HardAttentionSettings) -> None:
+        super().__init__()
+        self.net = net
+        self.settings = settings
+        self.embeddings = nn.ModuleList()  # of each task: gate group -> e
+        self._current = -1  # the task being learned, with what `begin` prepares for it:
+        self._used: Gates = {}
+        self._guards: list[_Guard] = []
+
+    @property
+    def n_tasks(self) -> int:
+        return len(self.embeddings)
+
+    def add_task(self) -> None:
+        self.net.add_task()
+        mine = _Embeddings(self.net.gate_sizes(), self.settings.initial)
+        self.embeddings.append(mine.to(next(self.net.parameters()).device))
+
+    def gates(self, task: int) -> Gates:
+        """The task's mask as it is used outside training."""
+        embeddings = self._embeddings(task)
+        if self.settings.binary:
+            return {group: (e > 0).to(e.dtype) for group, e in embeddings.items()}
+        return {group: torch.sigmoid(self.settings.s_max * e) for group, e in embeddings.items()}
+
+    def used(self, before: int) -> Gates:
+        """Eq. 14: a unit counts as used as soon as one of the first `before` tasks opened it."""
+        total = {group: torch.zeros(size) for group, size in self.net.gate_sizes().items()}
+        for task in range(before):
+            total = {group: torch.maximum(total[group].to(a.device), a) for group, a in self.gates(task).items()}
+        return total
+
+    @torch.no_grad()
+    def capacity(self) -> dict[str, list[float]]:
+        after = [self.used(task + 1) for task in range(self.n_tasks)]
+        return {group: [round(float(used[group].mean()), 4) for used in after] for group in self.net.gate_sizes()}
+
+    def features(self, images: Tensor, task: int) -> Tensor:
+        features: Tensor = self.net(images, task, self.gates(task))
+        return features
+
+    def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
+        s_max = self.settings.s_max
+        scale = annealed_scale(position, s_max)
+        gates = {group: soft_gate(e, scale, s_max) for group, e in self._embeddings(task).items()}
+        strength = self.settings.sparsity_first if task == 0 else self.settings.sparsity_rest
+        penalty = strength * sparsity(list(gates.values()), [self._used[group] for group in gates])
+        return self.net(images, task, gates), penalty
+
+    def weights(self, task: int) -> list[nn.Parameter]:
+        return self.net.shared_parameters() + self.net.task_parameters(task)
+
+    def mask_parameters(self, task: int) -> list[nn.Parameter]:
+        return list(self._embeddings(task).values())
+
+    def begin(self, task: int) -> None:
+        self._current = task
+        self._used = used = self.used(task)
+        self._guards = []
+        for layer in self.net.gated_layers():
+            post = used[layer.gate_out]
+            pre = torch.ones(1) if layer.gate_in is None else used[layer.gate_in].repeat_interleave(layer.spread)
+            # Eq. 15: 1 - min(a_i, a_j), the same for every cell of a kernel.
+            closed = torch.minimum(post[:, None], pre.to(post.device)[None, :])
+            self._guards.append(_Guard(layer.weight, closed.view(*closed.shape, *[1] * (layer.weight.ndim - 2))))
+            if layer.bias is not None:
+                self._guards.append(_Guard(layer.bias, post))
+
+    def before_step(self) -> None:
+        for guard in self._guards:
+            guard.remember()
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        for guard in self._guards:
+            guard.restore()
+        for embedding in self.mask_parameters(self._current):
+            embedding.clamp_(-self.settings.clamp, self.settings.clamp)
+
+    def _embeddings(self, task: int) -> dict[str, nn.Parameter]:
+        embeddings = self.embeddings[task]
+        assert isinstance(embeddings, _Embeddings)
+        return embeddings.by_group()
+
+
+def annealed_scale(position: float, s_max: float) -> float:
+    """s rises from 1/s_max to s_max over a sweep: first every unit learns, at the end the gates have decided."""
+    return 1 / s_max + (s_max - 1 / s_max) * position
+
+
+class _Embeddings(nn.Module):
+    """The learnable e of one task, one vector per gate group, in the order of the network."""
+
+    def __init__(self, sizes: dict[str, int], spread: float) -> None:
+        super().__init__()
+        self._groups = list(sizes)
+        self.values = nn.ParameterList(nn.Parameter(spread * torch.randn(size)) for size in sizes.values())
+
+    def by_group(self) -> dict[str, nn.Parameter]:
+        return dict(zip(self._groups, self.values, strict=True))
+
+
+class _Guard:
+    """Keeps the closed part of one parameter as it is: it masks the applied update, not the gradient, so that momentum,
+    weight decay and any optimiser are harmless."""
+
+    def __init__(self, parameter: Tensor, closed: Tensor) -> None:
+        self.parameter, self.closed = parameter, closed
+        self.exact = bool(((closed == 0) | (closed == 1)).all())
+        self.needed = bool((closed > 0).any())
+        # With gates of 0 and 1 the closed weights are constants of the whole task: kept once, put back after each step.
+        self.kept = parameter.detach().clone() if self.needed else None
+        self.mask = closed > 0
+
+    def remember(self) -> None:
+        if self.needed and not self.exact and self.kept is not None:
+            self.kept.copy_(self.parameter.detach())
+
+    def restore(self) -> None:
+        if self.kept is None:
+            return
+        if self.exact:
+            torch.where(self.mask, self.kept, self.parameter, out=self.parameter.data)
+        else:
+            self.parameter.data.copy_(self.kept + (1 - self.closed) * (self.parameter.data - self.kept))

@@ -1,0 +1,84 @@
+"""What this machine is, and the process settings that make it fast. Commands call this; importing clom never does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc's malloc.h
+
+
+def tune_process(threads: int | None = None) -> None:
+    """Keep freed memory for the next step, flush denormals, use every core once.
+
+    Activations of one training step are large enough for glibc to map and unmap them each time; the page faults then
+    cost more than the arithmetic. Keeping the memory makes a step two to seven times faster.
+    """
+    import torch
+
+    if sys.platform == "linux":
+        try:
+            libc = ctypes.CDLL("libc.so.6")
+            libc.mallopt(_M_MMAP_MAX, 0)
+            libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        except (OSError, AttributeError):
+            pass  # another C library: nothing to tune, nothing lost
+    torch.set_flush_denormal(True)  # soft gates make numbers too small for the fast path
+    torch.set_num_threads(threads or cores())
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int | None:
+    """Physical memory, where the system tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def peak_memory_bytes() -> int | None:
+    """The most memory this process has held so far, where the system tells."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else used * 1024
+
+
+def describe() -> dict[str, Any]:
+    """Everything a reader of results needs to know about where they came from."""
+    import torch
+
+    packages = {}
+    for name in ("clom", "torch", "numpy", "scikit-learn"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = "unknown"
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "memory_gb": round((memory_bytes() or 0) / 1e9, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "packages": packages,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"

@@ -1,0 +1,1 @@
+"""The systems of the paper, one file each, all behind `Method`."""

@@ -1,0 +1,38 @@
+"""CLOM = HardAttention x RotationContrastive x calibration, and its ablations by arguments.
+
+| variant of the paper | argument |
+|---|---|
+| CLOM(-c) | `calibration: none` |
+| CLOM (w/o OOD) | `learning.rotations: 1` |
+| s = 1 ... 700 | `attention.s_max`, `attention.binary: false` |
+| memory 0 ... 20 | `memory_per_class` |
+| one augmentation | `learning.augmentation: {flip, colour, crop}` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clom.learning.contrastive import ContrastiveSettings, RotationContrastive
+from clom.learning.protection import HardAttention, HardAttentionSettings
+from clom.methods.base import seeded
+from clom.methods.masked import MaskedMethod, MaskedSettings
+from clom.nets import NetSettings, make_net
+
+
+class ClomSettings(MaskedSettings):
+    attention: HardAttentionSettings = HardAttentionSettings()
+    learning: ContrastiveSettings = ContrastiveSettings()
+
+
+class Clom(MaskedMethod):
+    """Kim, Esmaeilpour, Xiao, Liu: Continual Learning Based on OOD Detection and Task Masking."""
+
+    name = "clom"
+    settings_type = ClomSettings
+
+    def __init__(self, net: NetSettings, settings: ClomSettings, image_shape: Sequence[int], seed: int = 0) -> None:
+        with seeded(seed, "network"):
+            network = make_net(net, image_shape[-1])
+        protection = HardAttention(network, settings.attention)
+        super().__init__(net, settings, image_shape, seed, protection, RotationContrastive(settings.learning))

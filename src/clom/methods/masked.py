@@ -1,0 +1,135 @@
+"""Protection x learner x calibration: the family of systems that give every task a mask of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from clom.data.images import to_unit
+from clom.data.memory import Memory, per_class
+from clom.data.stream import Task
+from clom.data.views import rotations
+from clom.learning.calibration import Affine, CalibrationSettings, fit_to_memory
+from clom.learning.learner import Learner
+from clom.learning.loop import Report, generator
+from clom.learning.protection import Protection
+from clom.methods.base import Blocks, LearnedTask, Method
+from clom.nets import NetSettings
+from clom.settings import Settings
+
+
+class MaskedSettings(Settings):
+    """What all masked systems share."""
+
+    calibration: Literal["memory", "scale", "none"] = "memory"
+    """`memory` (Eq. 9-11) keeps `memory_per_class` validation samples; `scale` keeps none; `none` is CLOM(-c)."""
+    memory_per_class: int = 20
+    memory_fit: CalibrationSettings = CalibrationSettings()
+
+
+class MaskedMethod(Method):
+    """One network behind a protection, one head per task, scores averaged over rotations, blocks side by side."""
+
+    exact_memory = True
+    settings: MaskedSettings
+
+    def __init__(
+        self,
+        net: NetSettings,
+        settings: MaskedSettings,
+        image_shape: Sequence[int],
+        seed: int,
+        protection: Protection,
+        learner: Learner,
+    ) -> None:
+        super().__init__(net, settings, image_shape, seed)
+        self.protection = protection
+        self.learner = learner
+        self.heads = nn.ModuleList()
+        self.memory = Memory()
+        self.typical = nn.ParameterList()  # of each task: what `scale` divides by
+        self.fitted = nn.ParameterList()  # the memory's scales and shifts, anew after each task
+
+    def capacity(self) -> Mapping[str, Sequence[float]]:
+        return self.protection.capacity()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory.n_bytes
+
+    def _open_task(self, task: LearnedTask) -> None:
+        self.protection.add_task()
+        n_outputs = self.learner.rotations * task.n_classes
+        self.heads.append(nn.Linear(self.protection.net.n_features, n_outputs))
+        self.typical.append(_constant(torch.ones(1)))
+        self._set_fitted(Affine.identity(len(self.tasks)))
+        self.eval()
+
+    def _learn(self, task: Task, report: Report) -> None:
+        number = len(self.tasks) - 1
+        self.heads[number] = self.learner.learn(self.protection, number, task, self.seed, report)
+        self.eval().requires_grad_(False)
+        self.typical[number].copy_(self._typical_score(task, number))
+        if self.settings.calibration == "memory":
+            self.memory.add(number, per_class(task.validation, self.settings.memory_per_class, self._random("memory")))
+            self._fit_to_memory()
+
+    @torch.no_grad()
+    def block(self, pixels: Tensor, task: int) -> Tensor:
+        parts = [self._score(part, task) for part in torch.split(pixels, 256)]
+        return torch.cat(parts) if parts else torch.empty(0, self.tasks[task].n_classes)
+
+    def blocks(self, pixels: Tensor) -> Blocks:
+        return [self.block(pixels, task) for task in range(len(self.tasks))]
+
+    def _score(self, pixels: Tensor, task: int) -> Tensor:
+        """Eq. 6: rotation r of the image reads block r of the head, all rotations as one batch."""
+        count = self.learner.rotations
+        turned = rotations(to_unit(pixels), count).contiguous(memory_format=torch.channels_last)
+        outputs = self.heads[task](self.protection.features(turned, task))
+        by_rotation = outputs.view(count, len(pixels), count, self.tasks[task].n_classes)
+        own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
+        return own.mean(-1)
+
+    @torch.no_grad()
+    def features(self, pixels: Tensor, task: int) -> Tensor:
+        """`h(x, k)` of the unrotated images."""
+        parts = [self.protection.features(to_unit(part), task) for part in torch.split(pixels, 256)]
+        return torch.cat(parts)
+
+    def calibrations(self) -> dict[str, Affine]:
+        n_tasks = len(self.tasks)
+        ways = {
+            "memory": Affine(*self.fitted) if len(self.memory) else None,
+            "scale": Affine(1 / torch.cat(list(self.typical)), torch.zeros(n_tasks)) if n_tasks else None,
+            "none": Affine.identity(n_tasks),
+        }
+        preferred = self.settings.calibration
+        return {name: way for name in (preferred, *ways) if (way := ways[name]) is not None}
+
+    @torch.no_grad()
+    def _typical_score(self, task: Task, number: int) -> Tensor:
+        """The mean score of the right class on the task's own data: no sample is needed later."""
+        own = self.block(task.train.pixels[:2000], number)
+        return own.gather(1, task.train.labels[:2000, None]).mean().clamp(min=1e-6)
+
+    def _fit_to_memory(self) -> None:
+        offsets = torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)
+        labels = self.memory.labels + offsets[self.memory.tasks]
+        blocks = self.blocks(self.memory.pixels)
+        fitted = fit_to_memory(blocks, labels, self.settings.memory_fit, self._random("calibration"))
+        self._set_fitted(fitted)
+
+    def _set_fitted(self, fitted: Affine) -> None:
+        self.fitted = nn.ParameterList([_constant(fitted.scales), _constant(fitted.shifts)])
+
+    def _random(self, purpose: str) -> torch.Generator:
+        return generator(self.seed, purpose, len(self.tasks) - 1)
+
+
+def _constant(values: Tensor) -> nn.Parameter:
+    """A number that is saved with the model and never trained by a gradient."""
+    return nn.Parameter(values, requires_grad=False)

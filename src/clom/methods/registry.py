@@ -1,0 +1,56 @@
+"""Every system by name; a system's code is imported when it is first used, so that listing them is instant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from clom.errors import unknown
+
+if TYPE_CHECKING:
+    from clom.methods.base import Method
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a system lives and what a person choosing one wants to know."""
+
+    place: str
+    title: str
+    keeps: str
+    preset: tuple[tuple[str, Any], ...] = ()
+    """Settings that make a variant of another system, as dotted names."""
+
+
+METHODS: dict[str, Entry] = {
+    "clom": Entry(
+        "clom.methods.clom:Clom",
+        "CLOM: each task an OOD detector, protected by hard attention",
+        "masks, heads, 20 samples a class for calibration",
+    ),
+    "clom-no-calibration": Entry(
+        "clom.methods.clom:Clom",
+        "CLOM(-c): CLOM with uncalibrated outputs",
+        "masks, heads",
+        preset=(("calibration", "none"),),
+    ),
+    "clom-no-ood": Entry(
+        "clom.methods.clom:Clom",
+        "CLOM (w/o OOD): contrastive learning without rotation classes",
+        "masks, heads, 20 samples a class for calibration",
+        preset=(("learning.rotations", 1),),
+    ),
+}
+
+
+def entry(name: str) -> Entry:
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]
+
+
+def method_class(name: str) -> type[Method]:
+    module, _, attribute = entry(name).place.partition(":")
+    found: type[Method] = getattr(import_module(module), attribute)
+    return found

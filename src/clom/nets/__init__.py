@@ -1,0 +1,19 @@
+"""Networks whose layers know which gates their inputs and outputs pass through."""
+
+from __future__ import annotations
+
+from clom.nets.alexnet import AlexNet, AlexNetSettings
+from clom.nets.layers import Net
+from clom.nets.resnet import ResNet18, ResNet18Settings
+
+NetSettings = AlexNetSettings | ResNet18Settings
+
+
+def make_net(settings: NetSettings, image_size: int) -> Net:
+    """The network that `settings` describes, for square images of `image_size` pixels."""
+    if isinstance(settings, AlexNetSettings):
+        return AlexNet(settings, image_size)
+    return ResNet18(settings)
+
+
+__all__ = ["AlexNet", "AlexNetSettings", "Net", "NetSettings", "ResNet18", "ResNet18Settings", "make_net"]

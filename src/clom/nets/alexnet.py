@@ -1,0 +1,71 @@
+"""The AlexNet-like network of the paper's MNIST experiment: three convolutions and one fully connected layer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clom.nets.gates import Gates, gated
+from clom.nets.layers import GatedConv2d, GatedLinear, Net
+from clom.settings import Settings
+
+
+class AlexNetSettings(Settings):
+    """Defaults: 64-128-256 channels, kernels 3-3-2, each pooled by two, 800 hidden units (MNIST, 1.03 M weights)."""
+
+    kind: Literal["alexnet"] = "alexnet"
+    channels: tuple[int, int, int] = (64, 128, 256)
+    kernels: tuple[int, int, int] = (3, 3, 2)
+    paddings: tuple[int, int, int] = (0, 0, 0)
+    pools: tuple[int, int, int] = (2, 2, 2)
+    hidden: int = 800
+    dropout: tuple[float, float] = (0.2, 0.5)
+    """After the first two convolutions; after the third and the hidden layer."""
+
+
+class AlexNet(Net):
+    """conv - ReLU - dropout - max-pool - gate, three times; then linear - ReLU - dropout - gate. No normalisation."""
+
+    feature_group = "fc"
+
+    def __init__(self, settings: AlexNetSettings, image_size: int) -> None:
+        super().__init__()
+        groups = [None, "conv1", "conv2", "conv3"]
+        widths = [3, *settings.channels]
+        self.convs = nn.ModuleList(
+            GatedConv2d(n_in, n_out, kernel, gate_in=before, gate_out=after or "", padding=padding)
+            for (n_in, n_out), (before, after), kernel, padding in zip(
+                pairwise(widths), pairwise(groups), settings.kernels, settings.paddings, strict=True
+            )
+        )
+        self.pools = settings.pools
+        light, heavy = settings.dropout
+        self.dropouts = (light, light, heavy)
+        self.last_dropout = heavy
+        side = self._side_after_convs(image_size, settings)
+        self.fc = GatedLinear(
+            widths[-1] * side * side, settings.hidden, gate_in="conv3", gate_out=self.feature_group, spread=side * side
+        )
+        self.n_features = settings.hidden
+
+    @staticmethod
+    def _side_after_convs(size: int, settings: AlexNetSettings) -> int:
+        for kernel, padding, pool in zip(settings.kernels, settings.paddings, settings.pools, strict=True):
+            size = (size + 2 * padding - kernel + 1) // pool
+        if size < 1:
+            raise ValueError("The images are too small for this network: a layer would have no pixels left.")
+        return size
+
+    def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
+        values = images
+        for conv, pool, dropout in zip(self.convs, self.pools, self.dropouts, strict=True):
+            assert isinstance(conv, GatedConv2d)
+            values = F.dropout(F.relu(conv(values, task)), dropout, self.training)
+            values = gated(F.max_pool2d(values, pool) if pool > 1 else values, gates, conv.gate_out)
+        # Channel-major flattening whatever the memory format: `spread` relies on it.
+        values = torch.flatten(values, 1)
+        return gated(F.dropout(F.relu(self.fc(values)), self.last_dropout, self.training), gates, self.feature_group)
