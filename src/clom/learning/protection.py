@@ -96,7 +96,7 @@ class HardAttention(Protection):
 
     def gates(self, task: int) -> Gates:
         """The task's mask as it is used outside training."""
-        embeddings = self._embeddings(task)
+        embeddings = self.embeddings_of(task)
         if self.settings.binary:
             return {group: (e > 0).to(e.dtype) for group, e in embeddings.items()}
         return {group: torch.sigmoid(self.settings.s_max * e) for group, e in embeddings.items()}
@@ -120,7 +120,7 @@ class HardAttention(Protection):
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
         s_max = self.settings.s_max
         scale = annealed_scale(position, s_max)
-        gates = {group: soft_gate(e, scale, s_max) for group, e in self._embeddings(task).items()}
+        gates = {group: soft_gate(e, scale, s_max) for group, e in self.embeddings_of(task).items()}
         strength = self.settings.sparsity_first if task == 0 else self.settings.sparsity_rest
         penalty = strength * sparsity(list(gates.values()), [self._used[group] for group in gates])
         return self.net(images, task, gates), penalty
@@ -129,7 +129,7 @@ class HardAttention(Protection):
         return self.net.shared_parameters() + self.net.task_parameters(task)
 
     def mask_parameters(self, task: int) -> list[nn.Parameter]:
-        return list(self._embeddings(task).values())
+        return list(self.embeddings_of(task).values())
 
     def begin(self, task: int) -> None:
         self._current = task
@@ -155,7 +155,8 @@ class HardAttention(Protection):
         for embedding in self.mask_parameters(self._current):
             embedding.clamp_(-self.settings.clamp, self.settings.clamp)
 
-    def _embeddings(self, task: int) -> dict[str, nn.Parameter]:
+    def embeddings_of(self, task: int) -> dict[str, nn.Parameter]:
+        """Gate group -> the task's e."""
         embeddings = self.embeddings[task]
         assert isinstance(embeddings, _Embeddings)
         return embeddings.by_group()

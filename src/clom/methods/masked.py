@@ -56,6 +56,10 @@ class MaskedMethod(Method):
     def capacity(self) -> Mapping[str, Sequence[float]]:
         return self.protection.capacity()
 
+    def n_parameters(self) -> int:
+        """Shared weights, and of all tasks: gates, normalisation and heads. The projection g is gone by now."""
+        return sum(p.numel() for part in (self.protection, self.heads) for p in part.parameters())
+
     @property
     def memory_bytes(self) -> int:
         return self.memory.n_bytes
@@ -65,7 +69,7 @@ class MaskedMethod(Method):
         n_outputs = self.learner.rotations * task.n_classes
         self.heads.append(nn.Linear(self.protection.net.n_features, n_outputs))
         self.typical.append(_constant(torch.ones(1)))
-        self._set_fitted(Affine.identity(len(self.tasks)))
+        self.set_fitted(Affine.identity(len(self.tasks)))
         self.eval()
 
     def _learn(self, task: Task, report: Report) -> None:
@@ -103,7 +107,7 @@ class MaskedMethod(Method):
     def calibrations(self) -> dict[str, Affine]:
         n_tasks = len(self.tasks)
         ways = {
-            "memory": Affine(*self.fitted) if len(self.memory) else None,
+            "memory": Affine(*self.fitted) if self.settings.calibration == "memory" else None,
             "scale": Affine(1 / torch.cat(list(self.typical)), torch.zeros(n_tasks)) if n_tasks else None,
             "none": Affine.identity(n_tasks),
         }
@@ -121,9 +125,9 @@ class MaskedMethod(Method):
         labels = self.memory.labels + offsets[self.memory.tasks]
         blocks = self.blocks(self.memory.pixels)
         fitted = fit_to_memory(blocks, labels, self.settings.memory_fit, self._random("calibration"))
-        self._set_fitted(fitted)
+        self.set_fitted(fitted)
 
-    def _set_fitted(self, fitted: Affine) -> None:
+    def set_fitted(self, fitted: Affine) -> None:
         self.fitted = nn.ParameterList([_constant(fitted.scales), _constant(fitted.shifts)])
 
     def _random(self, purpose: str) -> torch.Generator:

@@ -1,0 +1,42 @@
+"""`clom import-authors`: the published checkpoints as model files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+
+def import_authors_command(
+    file: Path, *, out: Path | None = None, masks: Path | None = None, calibration: Path | None = None
+) -> None:
+    """Turn a checkpoint in the layout of the paper's authors into a model file of ours.
+
+    Parameters
+    ----------
+    file
+        Their weights, usually called last.model (AlexNet-like or ResNet-18).
+    out
+        The model file to write; by default the same name, ending in .safetensors.
+    masks
+        Their cumulated gates; by default the file called masks beside the weights, if there is one.
+    calibration
+        Their scales and shifts; by default the file called calibration beside the weights, if there is one.
+    """
+    from clom.model.authors import read_authors
+    from clom.model.store import save_model
+
+    def companion(given: Path | None, name: str) -> Path | None:
+        beside = file.parent / name
+        return given or (beside if beside.is_file() else None)
+
+    method = read_authors(file, companion(masks, "masks"), companion(calibration, "calibration")).method
+    target = out or file.with_suffix(".safetensors")
+    save_model(target, method)
+    classes = sum(task.n_classes for task in method.tasks)
+    Console().print(
+        f"{target}: {len(method.tasks)} tasks, {classes} classes, {method.n_parameters() / 1e6:.2f} M parameters, "
+        f"calibration: {next(iter(method.calibrations()))}",
+        highlight=False,
+        soft_wrap=True,
+    )
