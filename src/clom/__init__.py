@@ -1,1 +1,50 @@
-"""Continual learning by out-of-distribution detection and task masks."""
+"""Continual learning of image classes by out-of-distribution detection and task masks.
+
+import clom
+
+stream = clom.load_stream("digits-5t")
+model = clom.make_method("clom", "digits-5t")
+for task in stream:
+    model.learn(task)
+print(clom.evaluate(model, stream.tests).til)
+clom.save_model("digits.safetensors", model)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clom.api import (
+        Images,
+        Method,
+        Stream,
+        Task,
+        evaluate,
+        load_model,
+        load_stream,
+        make_method,
+        save_model,
+        split,
+    )
+
+__all__ = [
+    "Images",
+    "Method",
+    "Stream",
+    "Task",
+    "evaluate",
+    "load_model",
+    "load_stream",
+    "make_method",
+    "save_model",
+    "split",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when first used: torch takes a second, and `clom --help` should not.
+    if name in __all__:
+        return getattr(import_module("clom.api"), name)
+    raise AttributeError(f"module 'clom' has no attribute '{name}'")

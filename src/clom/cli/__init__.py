@@ -43,9 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UserError, CycloptsError) as problem:
         print(f"clom: {problem}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
+    except OSError as problem:
+        if isinstance(problem, BrokenPipeError):
+            sys.stderr.close()  # the reader of our output has left; there is nobody to tell
+            sys.exit(0)
+        where = f": {problem.filename}" if problem.filename else ""
+        print(f"clom: {problem.strerror or problem}{where}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         print("\nclom: stopped.", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has left; there is nobody to tell
-        sys.exit(0)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.console import Console
 
 
-def demo_command(*, seed: int = 0, out: Path | None = None, threads: int | None = None) -> None:
+def demo_command(
+    *, seed: int = 0, out: Path | None = None, threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+) -> None:
     """Learn scikit-learn's digits as five tasks of two, in about two minutes, without any download.
 
     Parameters

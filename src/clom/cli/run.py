@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.console import Console
 
 
@@ -21,7 +22,7 @@ def run_command(
     out: Path | None = None,
     config: Path | None = None,
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = (),
-    threads: int | None = None,
+    threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> None:
     """Learn an experiment's tasks one after another and measure after each.
 
@@ -50,7 +51,7 @@ def run_command(
     """
     from clom.experiments.config import flatten, parse_overrides, read_settings_file, resolve
 
-    overrides = {**(flatten(read_settings_file(config)) if config else {}), **parse_overrides(set)}
+    overrides = {**(flatten(read_settings_file(config, experiment)) if config else {}), **parse_overrides(set)}
     resolved = resolve(experiment, method, budget, seed, overrides)
     suffix = f"-{hashlib.sha256(json.dumps(overrides, sort_keys=True).encode()).hexdigest()[:6]}" if overrides else ""
     show_run(Console(), resolved, out or Path("runs") / (resolved.run_name + suffix), data, threads)

@@ -47,10 +47,21 @@ class Scorebook:
         return {f"{model}.{test}": block.contiguous() for (model, test), block in self._scores.items()}
 
     def restore(self, state: Mapping[str, Tensor], n_tasks: int) -> None:
-        """Take back what `state` gave; what does not fit the test sets is an error, not a wrong number."""
+        """Take back what `state` gave after `n_tasks` tasks; what does not fit the test sets is an error, not a wrong
+        number. Scores of later tasks are left: their models are not there yet.
+        """
         for name, block in state.items():
             model, _, test = name.partition(".")
-            if not (model.isdigit() and test.isdigit()) or len(block) != len(self.tests[int(test)]):
-                raise UserError("The stored scores do not belong to these test images. Start the run anew.")
-            self._scores[int(model), int(test)] = block
+            if not (model.isdecimal() and test.isdecimal() and int(test) < len(self.tests)) or (
+                len(block) != len(self.tests[int(test)])
+            ):
+                raise _foreign()
+            if int(model) < n_tasks and int(test) < n_tasks:
+                self._scores[int(model), int(test)] = block
+        if len(self._scores) != n_tasks**2:
+            raise _foreign()
         self.n_tasks = n_tasks
+
+
+def _foreign() -> UserError:
+    return UserError("The stored scores do not belong to these test images. Start the run anew.")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from clom.data import catalog
 from clom.data.stream import Stream, split
@@ -18,6 +20,8 @@ from clom.methods.base import Method
 from clom.methods.registry import entry, method_class
 from clom.nets import NetSettings
 from clom.settings import Settings
+
+S = TypeVar("S", bound=Settings)
 
 
 class DataSettings(Settings):
@@ -92,19 +96,30 @@ def resolve(
         first, _, rest = name.partition(".")
         target = {"data": data, "net": net}.get(first, settings)
         set_dotted(target, rest if first in ("data", "net") else name, value)
+    return RunConfig(
+        experiment=experiment,
+        method=method,
+        budget=budget,
+        seed=seed,
+        data=_checked(DataSettings, data, "data."),
+        net=_checked(_net_type(net), net, "net."),
+        settings=_checked(maker.settings_type, settings).model_dump(mode="json"),
+    )
+
+
+def _checked(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
     try:
-        resolved = maker.settings_type.model_validate(settings).model_dump(mode="json")
-        return RunConfig(
-            experiment=experiment,
-            method=method,
-            budget=budget,
-            seed=seed,
-            data=DataSettings.model_validate(data),
-            net=TypeAdapter(NetSettings).validate_python(net),
-            settings=resolved,
-        )
+        return kind.model_validate(values)
     except ValidationError as problem:
-        raise explain(problem, maker.settings_type) from None
+        raise explain(problem, kind, prefix) from None
+
+
+def _net_type(net: Mapping[str, Any]) -> type[NetSettings]:
+    kinds: dict[str, type[NetSettings]] = {kind.model_fields["kind"].default: kind for kind in get_args(NetSettings)}
+    name = net.get("kind")
+    if name not in kinds:
+        raise unknown("network", str(name), kinds)
+    return kinds[name]
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +127,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     result = {key: merged(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
     for key, value in over.items():
         old = result.get(key)
-        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+        result[key] = merged(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
     return result
 
 
@@ -140,16 +155,19 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
-def read_settings_file(path: Path) -> dict[str, Any]:
-    """A YAML file with settings, as a run's `config.yaml` holds them under `settings`."""
+def read_settings_file(path: Path, experiment: str | None = None) -> dict[str, Any]:
+    """A YAML file with settings, or a run's `config.yaml`: of the same experiment its data and network count, too."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
         raise UserError(f"{path} cannot be read as YAML: {problem}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold names and values, for example 'learning: {{plan: {{epochs: 10}}}}'.")
-    inner = content.get("settings", content)
-    return inner if isinstance(inner, dict) else content
+    settings = content.get("settings")
+    if not isinstance(settings, dict):
+        return content
+    same = experiment is not None and content.get("experiment") == experiment
+    return settings | {group: content[group] for group in ("data", "net") if same and group in content}
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -160,25 +178,48 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def explain(problem: ValidationError, settings: type[Settings]) -> UserError:
+def explain(problem: ValidationError, settings: type[Settings], prefix: str = "") -> UserError:
     """Pydantic's findings in one sentence each, with a suggestion for a misspelt name."""
+    findings = [(_Place.of(settings, finding["loc"]), finding) for finding in problem.errors()]
+    # Where one of several groups is allowed, pydantic reports about each; the one that fits best is what was meant.
+    count = Counter(place.choice for place, _ in findings)
+    best: dict[str, tuple[str, str]] = {}
+    for choice in sorted(filter(None, count), key=lambda choice: count[choice]):
+        best.setdefault(choice[0], choice)
     lines = []
-    for finding in problem.errors():
-        place = ".".join(str(part) for part in finding["loc"])
+    for place, finding in findings:
+        if place.choice and best[place.choice[0]] != place.choice:
+            continue
         if finding["type"] == "extra_forbidden":
-            known = _names_at(settings, finding["loc"][:-1])
-            close = difflib.get_close_matches(str(finding["loc"][-1]), known, n=1, cutoff=0.5)
-            hint = f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(known)}." if known else ""
-            lines.append(f"There is no setting '{place}'.{hint}")
+            close = difflib.get_close_matches(str(finding["loc"][-1]), place.known, n=1, cutoff=0.5)
+            hint = f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(place.known)}."
+            lines.append(f"There is no setting '{prefix}{place.name}'.{hint}")
         else:
-            lines.append(f"Setting '{place}': {finding['msg'].lower()}, got {finding['input']!r}.")
+            lines.append(f"Setting '{prefix}{place.name}': {finding['msg'].lower()}, got {finding['input']!r}.")
     return UserError("\n".join(lines))
 
 
-def _names_at(settings: type[Settings], path: tuple[int | str, ...]) -> list[str]:
-    current: Any = settings
-    for part in path:
-        fields = getattr(current, "model_fields", {})
-        if part in fields:
-            current = fields[part].annotation
-    return sorted(getattr(current, "model_fields", {}))
+@dataclass(frozen=True)
+class _Place:
+    """Where a finding is: its dotted name, the names that exist there, and the group assumed where several may be."""
+
+    name: str
+    known: list[str]
+    choice: tuple[str, str] | None
+
+    @staticmethod
+    def of(settings: type[Settings], path: tuple[int | str, ...]) -> _Place:
+        parts: list[str] = []
+        choice: tuple[str, str] | None = None
+        current: Any = settings
+        known: list[str] = []
+        for part in path:
+            chosen = [kind for kind in get_args(current) if getattr(kind, "__name__", None) == part]
+            if chosen:
+                choice, current = (".".join(parts), str(part)), chosen[0]
+                continue
+            fields = getattr(current, "model_fields", {})
+            known = sorted(fields)
+            parts.append(str(part))
+            current = fields[part].annotation if part in fields else None
+        return _Place(".".join(parts), known, choice)

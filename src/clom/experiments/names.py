@@ -29,3 +29,9 @@ def read_experiment(name: str) -> dict[str, Any]:
     text = (resources.files("clom.experiments") / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
     content: dict[str, Any] = yaml.safe_load(text)
     return content
+
+
+def image_shape_of(name: str) -> tuple[int, int, int]:
+    """Channels, height and width of an experiment's images."""
+    size = read_experiment(name)["size"]
+    return size["channels"], size["pixels"], size["pixels"]

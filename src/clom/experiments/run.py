@@ -76,6 +76,8 @@ def execute(
 ) -> RunResult:
     """Do the run, or what is left of it: tasks that are in `folder` already are not learned again."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file, but a run needs a folder. Choose another one with --out.")
     if (folder / "config.yaml").exists() and (folder / "config.yaml").read_text(encoding="utf-8") != text:
         raise UserError(f"{folder} holds a run with other settings. Choose another folder with --out, or remove it.")
     write_safely(folder / "config.yaml", text.encode())
@@ -108,9 +110,19 @@ def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, 
     if not (folder / "model.safetensors").exists():
         return config.make_method(stream.image_shape), book, []
     method = load_model(folder / "model.safetensors")
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[: len(method.tasks)]
     book.restore(read_tensors(folder / "scores.safetensors")[0], len(method.tasks))
-    return method, book, [TaskResult.from_json(json.loads(line)) for line in lines]
+    return method, book, _read_results(folder / "metrics.jsonl", len(method.tasks))
+
+
+def _read_results(path: Path, n_tasks: int) -> list[TaskResult]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()[:n_tasks]
+        results = [TaskResult.from_json(json.loads(line)) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise UserError(f"{path} cannot be read ({problem}). Remove the run's folder to start anew.") from None
+    if len(results) != n_tasks:
+        raise UserError(f"{path} tells of {len(results)} tasks, the model beside it of {n_tasks}. Start the run anew.")
+    return results
 
 
 def _save(folder: Path, method: Method, book: Scorebook, results: list[TaskResult]) -> None:

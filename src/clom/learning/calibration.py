@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clom.learning.loop import shuffled_batches
-from clom.settings import Settings
+from clom.settings import Fraction, NonNegative, Positive, PositiveNumber, Settings
 
 
 class CalibrationSettings(Settings):
@@ -21,11 +21,11 @@ class CalibrationSettings(Settings):
 
     solver: Literal["exact", "sgd"] = "exact"
     """`exact` minimises over the whole memory; `sgd` is the paper's 160 iterations of batches of 32 at lr 0.01."""
-    iterations: int = 160
-    lr: float = 0.01
-    batch: int = 32
-    momentum: float = 0.8
-    prior: float = 1e-3
+    iterations: Positive = 160
+    lr: PositiveNumber = 0.01
+    batch: Positive = 32
+    momentum: Fraction = 0.8
+    prior: NonNegative = 1e-3
     """`exact`: pull of log sigma and mu towards the start, so that few samples cannot push them to infinity."""
 
 
@@ -51,16 +51,19 @@ def fit_to_memory(
 ) -> Affine:
     """Minimise the cross-entropy over all classes seen so far (Eq. 9); `labels` count through all blocks.
 
-    The blocks are constants: they are computed once, before. They are brought to a common magnitude first, which only
-    moves the starting point.
+    The blocks are constants: they are computed once, before. They are standardised first, which only moves the start.
     """
+    if not len(labels):
+        return Affine.identity(len(blocks))
     blocks = [block.double() for block in blocks]
-    start = torch.stack([1 / block.std().clamp(min=1e-6) for block in blocks])
+    spreads = torch.stack([block.std(correction=0).clamp(min=1e-6) for block in blocks])
+    centres = torch.stack([block.mean() for block in blocks])
+    standard = Affine(1 / spreads, -centres / spreads)(blocks)
     log_scales = torch.zeros(len(blocks), dtype=torch.float64, requires_grad=True)
     shifts = torch.zeros(len(blocks), dtype=torch.float64, requires_grad=True)
 
     def loss(index: Tensor | slice) -> Tensor:
-        calibrated = Affine(log_scales.exp() * start, shifts)([block[index] for block in blocks])
+        calibrated = Affine(log_scales.exp(), shifts)([block[index] for block in standard])
         return F.cross_entropy(torch.cat(calibrated, 1), labels[index])
 
     if settings.solver == "sgd":
@@ -83,4 +86,5 @@ def fit_to_memory(
 
         solver.step(objective)  # type: ignore[no-untyped-call]
     with torch.no_grad():
-        return Affine((log_scales.exp() * start).float(), shifts.float())
+        scales = log_scales.exp() / spreads
+        return Affine(scales.float(), (shifts - scales * centres).float())

@@ -10,14 +10,14 @@ from torch.nn import functional as F
 
 from clom.data.stream import Task
 from clom.data.views import Augmentation, classifier_views, contrastive_views
-from clom.learning.heads import HeadSettings, solve_head
-from clom.learning.learner import Learner, settle_norms, view_features
+from clom.learning.heads import HeadSettings, solve_head, widened
+from clom.learning.learner import Learner, settle_norms, training_views, view_features
 from clom.learning.loop import Batch, Plan, Progress, Report, fit, generator
 from clom.learning.losses import supervised_contrastive
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection import Protection
 from clom.learning.schedule import Schedule
-from clom.settings import Settings
+from clom.settings import NonNegative, Positive, PositiveNumber, Settings
 
 
 class SgdHeadSettings(Settings):
@@ -32,8 +32,8 @@ class ContrastiveSettings(Settings):
 
     rotations: Literal[1, 4] = 4
     """4: every rotation of a class is a class (CLOM). 1: no rotation classes anywhere, CLOM (w/o OOD)."""
-    temperature: float = 0.07
-    projection: int = 128
+    temperature: PositiveNumber = 0.07
+    projection: Positive = 128
     plan: Plan = Plan()
     optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=2e-3)
     gates_optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=5e-2)
@@ -41,9 +41,9 @@ class ContrastiveSettings(Settings):
     order: Literal["paper", "authors"] = "paper"
     authors_loss: bool = False
     """Count the anchor among its positives, as the authors' code does."""
-    sweep: int | None = None
+    sweep: Positive | None = None
     """Steps over which the gates' s is annealed; by default one sweep per epoch."""
-    cross_entropy: float = 0.0
+    cross_entropy: NonNegative = 0.0
     """Weight of a rotation cross-entropy beside the contrastive loss in step 1; the paper has none."""
     head: HeadSettings | SgdHeadSettings = HeadSettings()
 
@@ -62,7 +62,7 @@ class RotationContrastive(Learner):
         self.settings = settings
         self.rotations = settings.rotations
 
-    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Linear:
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
         self._learn_features(protection, number, task, seed, report)
         protection.eval()
         if isinstance(self.settings.head, SgdHeadSettings):
@@ -87,9 +87,8 @@ class RotationContrastive(Learner):
                 rotations=how.rotations,
                 order=how.order,
             )
-            position = batch.position if how.sweep is None else batch.step % how.sweep / how.sweep
             features, penalty = protection.training_features(
-                images.contiguous(memory_format=torch.channels_last), number, position
+                images.contiguous(memory_format=torch.channels_last), number, batch.sweep_position(how.sweep)
             )
             z = F.normalize(projection(features))
             loss = supervised_contrastive(z, classes, how.temperature, authors_form=how.authors_loss)  # Eq. 3
@@ -117,23 +116,7 @@ class RotationContrastive(Learner):
             after_step=protection.after_step,
             report=report,
         )
-        self._settle(protection, number, task, seed)
-
-    def _settle(self, protection: Protection, number: int, task: Task, seed: int) -> None:
-        randomness = generator(seed, "settle", number)
-        views = []
-        for start in range(0, min(len(task.train), 1024), 128):
-            part = task.train[slice(start, start + 128)]
-            views.append(
-                classifier_views(
-                    part.pixels,
-                    part.labels,
-                    task.n_classes,
-                    self.settings.augmentation,
-                    randomness,
-                    rotations=self.rotations,
-                )[0]
-            )
+        views = training_views(task, how.augmentation, how.rotations, generator(seed, "settle", number))
         settle_norms(protection, number, views)
 
     def _solve_head(
@@ -144,16 +127,18 @@ class RotationContrastive(Learner):
         def on_batch(done: int, total: int) -> None:
             report(Progress(number, "head", done, total, 1, 1, float("nan")))
 
+        features_of, kept = protection.frozen(number)
         features, classes = view_features(
-            protection, number, task, self.settings.augmentation, self.rotations, how.views, seed, on_batch=on_batch
+            features_of, number, task, self.settings.augmentation, self.rotations, how.views, seed, on_batch=on_batch
         )
-        return solve_head(features, classes, self.rotations * task.n_classes, how)
+        solved = solve_head(features, classes, self.rotations * task.n_classes, how)
+        return widened(solved, kept, protection.net.n_features)
 
     def _train_head(
         self, how: SgdHeadSettings, protection: Protection, number: int, task: Task, seed: int, report: Report
-    ) -> nn.Linear:
+    ) -> nn.Module:
         """Step 2 as the paper trains it: cross-entropy over rotation classes (Eq. 4), h frozen."""
-        head = nn.Linear(protection.net.n_features, self.rotations * task.n_classes)
+        head = protection.make_head(number, self.rotations * task.n_classes)
         randomness = generator(seed, "head views", number)
 
         def loss_of(batch: Batch) -> Tensor:
@@ -169,7 +154,7 @@ class RotationContrastive(Learner):
                 features = protection.features(images, number)
             return F.cross_entropy(head(features), classes)
 
-        optimiser = make_optimiser([(how.optimiser, list(head.parameters()))])
+        optimiser = make_optimiser([(how.optimiser, [p for p in head.parameters() if p.requires_grad])])
         order = generator(seed, "head batches", number)
         fit(loss_of, optimiser, how.plan, len(task.train), order, task=number, phase="head", report=report)
         return head

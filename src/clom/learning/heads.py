@@ -6,17 +6,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clom.settings import Settings
+from clom.settings import NonNegative, Positive, Settings
 
 
 class HeadSettings(Settings):
     """Step 2: the linear classifier on frozen features."""
 
-    views: int = 6
+    views: Positive = 6
     """How many augmented views of each image the features are taken of, once."""
-    l2: float = 1e-3
+    l2: NonNegative = 1e-3
     """Strength of `l2 * |W|^2 / 2` added to the mean cross-entropy."""
-    iterations: int = 100
+    iterations: Positive = 100
 
 
 def solve_head(features: Tensor, labels: Tensor, n_outputs: int, settings: HeadSettings) -> nn.Linear:
@@ -49,3 +49,13 @@ def solve_head(features: Tensor, labels: Tensor, n_outputs: int, settings: HeadS
     with torch.no_grad():
         head.weight.div_(scale)
     return head
+
+
+@torch.no_grad()
+def widened(head: nn.Linear, kept: Tensor, n_features: int) -> nn.Linear:
+    """A head on the features `kept` as one on all features, with zeros for the others."""
+    wide = nn.Linear(n_features, head.out_features)
+    wide.weight.zero_()
+    wide.weight[:, kept] = head.weight
+    wide.bias.copy_(head.bias)
+    return wide

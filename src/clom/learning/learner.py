@@ -21,7 +21,7 @@ class Learner(ABC):
     """How many rotations of each class are classes of their own: the head has this many outputs per class."""
 
     @abstractmethod
-    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Linear:
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
         """Learn `task` as the protection's task `number`; afterwards the network is in evaluation mode."""
 
 
@@ -47,9 +47,26 @@ def settle_norms(protection: Protection, number: int, views: list[Tensor]) -> No
         norm.momentum = momentum
 
 
+def training_views(
+    task: Task, how: Augmentation, rotations: int, randomness: torch.Generator, n_images: int = 1024, batch: int = 128
+) -> list[Tensor]:
+    """Batches of augmented, rotated training images: what the task's network will see, in small."""
+    return [
+        classifier_views(
+            task.train.pixels[start : start + batch],
+            task.train.labels[start : start + batch],
+            task.n_classes,
+            how,
+            randomness,
+            rotations=rotations,
+        )[0]
+        for start in range(0, min(len(task.train), n_images), batch)
+    ]
+
+
 @torch.no_grad()
 def view_features(
-    protection: Protection,
+    features_of: Callable[[Tensor], Tensor],
     number: int,
     task: Task,
     how: Augmentation,
@@ -69,7 +86,7 @@ def view_features(
             images, classes = classifier_views(
                 part.pixels, part.labels, task.n_classes, how, randomness, rotations=rotations
             )
-            features.append(protection.features(images, number))
+            features.append(features_of(images.contiguous(memory_format=torch.channels_last)))
             labels.append(classes)
             if on_batch is not None:
                 on_batch(view * len(starts) + count + 1, n_views * len(starts))

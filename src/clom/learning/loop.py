@@ -13,14 +13,14 @@ from torch.optim import Optimizer
 
 from clom.errors import UserError
 from clom.learning.schedule import Schedule
-from clom.settings import Settings
+from clom.settings import Positive, Settings
 
 
 class Plan(Settings):
     """How long and in what portions one phase of learning goes through its data."""
 
-    epochs: int = 30
-    batch: int = 32
+    epochs: Positive = 30
+    batch: Positive = 32
     schedule: Schedule = Schedule()
 
 
@@ -51,6 +51,10 @@ class Batch:
     index: Tensor
     position: float
     step: int
+
+    def sweep_position(self, sweep: int | None) -> float:
+        """Where the step lies within an annealing sweep of so many steps; by default a sweep is an epoch."""
+        return self.position if sweep is None else self.step % sweep / sweep
 
 
 def generator(seed: int, *path: int | str) -> torch.Generator:

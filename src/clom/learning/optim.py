@@ -9,17 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from clom.settings import Settings
+from clom.errors import UserError
+from clom.settings import Fraction, NonNegative, PositiveNumber, Settings
 
 
 class OptimiserSettings(Settings):
     """One optimiser for one kind of parameter; defaults are plain Adam's."""
 
     kind: Literal["sgd", "adam", "adamw", "lars"] = "adam"
-    lr: float = 2e-3
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    trust: float = 1e-3
+    lr: PositiveNumber = 2e-3
+    momentum: Fraction = 0.0
+    weight_decay: NonNegative = 0.0
+    trust: PositiveNumber = 1e-3
     """LARS: how far a weight vector may move in one step at lr 1, as a fraction of its length."""
     clip: bool = False
     """LARS: the authors' LARC in clip mode, effective rate `min(trust |w|/|g|, lr)`, instead of `lr trust |w|/|g|`."""
@@ -72,7 +73,8 @@ def make_optimiser(groups: Sequence[tuple[OptimiserSettings, Sequence[nn.Paramet
     """One optimiser over several groups of parameters, which share its kind and may differ in everything else."""
     kind = groups[0][0].kind
     if any(settings.kind != kind for settings, _ in groups):
-        raise ValueError("All groups of one optimiser must be of one kind.")
+        kinds = ", ".join(sorted({settings.kind for settings, _ in groups}))
+        raise UserError(f"Weights and gates are stepped by one optimiser: give both the same kind, not {kinds}.")
     makers: dict[str, tuple[type[Optimizer], tuple[str, ...]]] = {
         "sgd": (SGD, ("lr", "momentum", "weight_decay")),
         "adam": (Adam, ("lr", "weight_decay")),

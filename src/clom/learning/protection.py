@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from clom.learning.losses import sparsity
+from clom.nets.compact import compact, open_units
 from clom.nets.gates import Gates, soft_gate
 from clom.nets.layers import Net
-from clom.settings import Settings
+from clom.settings import NonNegative, PositiveNumber, Settings
 
 
 class Protection(nn.Module, ABC):
     """A network shared by tasks, and the rule that lets a new task use it without changing the old ones."""
 
     net: Net
+    exact: bool = True
+    """Whether old tasks stay bit-identical for ever."""
 
     @property
     @abstractmethod
@@ -30,6 +36,11 @@ class Protection(nn.Module, ABC):
     def features(self, images: Tensor, task: int) -> Tensor:
         """`h(x, k)` as it is used for ever after the task was learned."""
 
+    def frozen(self, task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """A finished task's features without those that are always zero, and which of all features they are."""
+        # Not a lambda: a copy of the method must ask its own copy of the network.
+        return partial(self.features, task=task), torch.arange(self.net.n_features)
+
     @abstractmethod
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
         """`h(x, k)` while the task is learned, `position` in [0, 1) through an annealing sweep, and the penalty L_r."""
@@ -41,6 +52,10 @@ class Protection(nn.Module, ABC):
     @abstractmethod
     def mask_parameters(self, task: int) -> list[nn.Parameter]:
         """The parameters of the task's mask."""
+
+    def make_head(self, task: int, n_outputs: int) -> nn.Module:
+        """An untrained head for the task's features."""
+        return nn.Linear(self.net.n_features, n_outputs)
 
     def capacity(self) -> dict[str, list[float]]:
         """Gate group -> fraction of its units in use after each task; empty where units are never used up."""
@@ -59,14 +74,14 @@ class Protection(nn.Module, ABC):
 class HardAttentionSettings(Settings):
     """HAT's numbers; defaults as in the paper (Appendix, hyper-parameters)."""
 
-    s_max: float = 700.0
-    sparsity_first: float = 0.75
+    s_max: PositiveNumber = 700.0
+    sparsity_first: NonNegative = 0.75
     """lambda_1, the weight of the sparsity term for the first task."""
-    sparsity_rest: float = 0.5
+    sparsity_rest: NonNegative = 0.5
     """lambda_t of all later tasks."""
-    clamp: float = 6.0
+    clamp: PositiveNumber = 6.0
     """Embeddings stay within +-clamp (authors' code)."""
-    initial: float = 1.0
+    initial: NonNegative = 1.0
     """Embeddings start as N(0, initial^2)."""
     binary: bool = True
     """Outside training gates are exactly 0 or 1 and old tasks are exactly protected. Off: `sigmoid(s_max e)` and soft
@@ -80,6 +95,7 @@ class HardAttention(Protection):
         super().__init__()
         self.net = net
         self.settings = settings
+        self.exact = settings.binary
         self.embeddings = nn.ModuleList()  # of each task: gate group -> e
         self._current = -1  # the task being learned, with what `begin` prepares for it:
         self._used: Gates = {}
@@ -101,6 +117,7 @@ class HardAttention(Protection):
             return {group: (e > 0).to(e.dtype) for group, e in embeddings.items()}
         return {group: torch.sigmoid(self.settings.s_max * e) for group, e in embeddings.items()}
 
+    @torch.no_grad()
     def used(self, before: int) -> Gates:
         """Eq. 14: a unit counts as used as soon as one of the first `before` tasks opened it."""
         total = {group: torch.zeros(size) for group, size in self.net.gate_sizes().items()}
@@ -116,6 +133,13 @@ class HardAttention(Protection):
     def features(self, images: Tensor, task: int) -> Tensor:
         features: Tensor = self.net(images, task, self.gates(task))
         return features
+
+    def frozen(self, task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        if not self.settings.binary:
+            return super().frozen(task)
+        gates = self.gates(task)
+        small = compact(self.net, task, gates)
+        return lambda images: cast(Tensor, small(images, 0, {})), open_units(gates[self.net.feature_group])
 
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
         s_max = self.settings.s_max

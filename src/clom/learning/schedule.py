@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from clom.settings import Settings
+from clom.settings import NonNegative, PositiveNumber, Settings
 
 
 class Schedule(Settings):
     """Linear warm-up, then cosine or steps; `position` counts epochs and their fractions."""
 
     kind: Literal["constant", "cosine", "steps"] = "cosine"
-    warmup: float = 0.0
+    warmup: NonNegative = 0.0
     """Epochs of linear warm-up."""
-    start: float = 0.1
+    start: NonNegative = 0.1
     """Factor at the very beginning of the warm-up."""
-    horizon: float | None = None
+    horizon: PositiveNumber | None = None
     """Epochs the cosine takes to reach zero after the warm-up; by default it ends with the training."""
     steps: tuple[float, ...] = ()
     """Epochs after which the factor is multiplied by `drop`."""
-    drop: float = 0.1
+    drop: PositiveNumber = 0.1
     every: Literal["step", "epoch"] = "step"
     """Whether the factor changes with each batch or stays for an epoch, as in the paper."""
 

@@ -44,7 +44,7 @@ class Method(nn.Module, ABC):
 
     name: ClassVar[str]
     settings_type: ClassVar[type[Settings]]
-    exact_memory: ClassVar[bool] = False
+    exact_memory: bool = False
     """Whether old blocks stay bit-identical for ever, so that scores never need computing twice."""
 
     def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -18,7 +18,7 @@ from clom.learning.loop import Report, generator
 from clom.learning.protection import Protection
 from clom.methods.base import Blocks, LearnedTask, Method
 from clom.nets import NetSettings
-from clom.settings import Settings
+from clom.settings import Count, Settings
 
 
 class MaskedSettings(Settings):
@@ -26,14 +26,13 @@ class MaskedSettings(Settings):
 
     calibration: Literal["memory", "scale", "none"] = "memory"
     """`memory` (Eq. 9-11) keeps `memory_per_class` validation samples; `scale` keeps none; `none` is CLOM(-c)."""
-    memory_per_class: int = 20
+    memory_per_class: Count = 20
     memory_fit: CalibrationSettings = CalibrationSettings()
 
 
 class MaskedMethod(Method):
     """One network behind a protection, one head per task, scores averaged over rotations, blocks side by side."""
 
-    exact_memory = True
     settings: MaskedSettings
 
     def __init__(
@@ -47,11 +46,13 @@ class MaskedMethod(Method):
     ) -> None:
         super().__init__(net, settings, image_shape, seed)
         self.protection = protection
+        self.exact_memory = protection.exact
         self.learner = learner
         self.heads = nn.ModuleList()
         self.memory = Memory()
         self.typical = nn.ParameterList()  # of each task: what `scale` divides by
         self.fitted = nn.ParameterList()  # the memory's scales and shifts, anew after each task
+        self._networks: dict[int, _TaskNetwork] = {}  # made when a task is first asked; not part of what is saved
 
     def capacity(self) -> Mapping[str, Sequence[float]]:
         return self.protection.capacity()
@@ -65,15 +66,19 @@ class MaskedMethod(Method):
         return self.memory.n_bytes
 
     def _open_task(self, task: LearnedTask) -> None:
+        self._networks = {}
         self.protection.add_task()
         n_outputs = self.learner.rotations * task.n_classes
-        self.heads.append(nn.Linear(self.protection.net.n_features, n_outputs))
+        self.heads.append(self.protection.make_head(len(self.tasks) - 1, n_outputs))
         self.typical.append(_constant(torch.ones(1)))
         self.set_fitted(Affine.identity(len(self.tasks)))
         self.eval()
 
     def _learn(self, task: Task, report: Report) -> None:
         number = len(self.tasks) - 1
+        self.requires_grad_(False)  # nothing of the old tasks, but the shared weights again
+        for parameter in (*self.protection.weights(number), *self.protection.mask_parameters(number)):
+            parameter.requires_grad_(True)
         self.heads[number] = self.learner.learn(self.protection, number, task, self.seed, report)
         self.eval().requires_grad_(False)
         self.typical[number].copy_(self._typical_score(task, number))
@@ -93,10 +98,17 @@ class MaskedMethod(Method):
         """Eq. 6: rotation r of the image reads block r of the head, all rotations as one batch."""
         count = self.learner.rotations
         turned = rotations(to_unit(pixels), count).contiguous(memory_format=torch.channels_last)
-        outputs = self.heads[task](self.protection.features(turned, task))
+        outputs = self._network(task)(turned)
         by_rotation = outputs.view(count, len(pixels), count, self.tasks[task].n_classes)
         own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
         return own.mean(-1)
+
+    def _network(self, task: int) -> Callable[[Tensor], Tensor]:
+        """Images to head outputs, on the task's open units alone."""
+        if task not in self._networks:
+            features_of, kept = self.protection.frozen(task)
+            self._networks[task] = _TaskNetwork(features_of, self.heads[task], kept)
+        return self._networks[task]
 
     @torch.no_grad()
     def features(self, pixels: Tensor, task: int) -> Tensor:
@@ -132,6 +144,21 @@ class MaskedMethod(Method):
 
     def _random(self, purpose: str) -> torch.Generator:
         return generator(self.seed, purpose, len(self.tasks) - 1)
+
+
+class _TaskNetwork:
+    """A task's features and its head, both without what is always zero."""
+
+    def __init__(self, features_of: Callable[[Tensor], Tensor], head: nn.Module, kept: Tensor) -> None:
+        self.features_of, self.head = features_of, head
+        if isinstance(head, nn.Linear) and len(kept) < head.in_features:
+            self.head = nn.Linear(len(kept), head.out_features)
+            self.head.weight = nn.Parameter(head.weight.detach()[:, kept].contiguous(), requires_grad=False)
+            self.head.bias = head.bias
+
+    def __call__(self, images: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.features_of(images))
+        return outputs
 
 
 def _constant(values: Tensor) -> nn.Parameter:

@@ -6,7 +6,6 @@ Their files are `torch.save`d dictionaries: `last.model` (weights), and beside i
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,8 +77,9 @@ def _describe_resnet(state: Weights) -> tuple[NetSettings, tuple[int, int, int]]
 
 
 def _count_tasks(state: Weights) -> int:
-    numbers = [re.match(r"joint_distribution_layer\.(\d+)\.weight", name) for name in state]
-    return 1 + max((int(found[1]) for found in numbers if found), default=-1)
+    """As many as there are embeddings or heads of; at least one, so that a file without any is found wanting."""
+    found = [re.fullmatch(r"(?:joint_distribution_layer|.*\bec\d+)\.(\d+)(?:\.weight)?", name) for name in state]
+    return max((int(match[1]) + 1 for match in found if match), default=1)
 
 
 def _alexnet_names(n_tasks: int) -> dict[str, str]:
@@ -172,12 +172,12 @@ def _read_calibration(content: Any, path: Path, n_tasks: int) -> Affine:
         scales, shifts = (
             torch.as_tensor([float(v) for v in content[name]], dtype=torch.float32) for name in ("w", "b")
         )
-    except (TypeError, KeyError, ValueError, RuntimeError):
+    except (TypeError, KeyError, IndexError, ValueError, RuntimeError):
         raise UserError(f"{path} is not a calibration file of the authors: it needs 'w' and 'b' per task.") from None
     if len(scales) != n_tasks or len(shifts) != n_tasks:
         raise UserError(f"{path} calibrates {len(scales)} tasks, the checkpoint has {n_tasks}.")
-    if bool((scales <= 0).any()):
-        raise UserError(f"{path} has a scale that is not positive: it would turn a task's ranking around.")
+    if not bool((scales > 0).all() and torch.isfinite(scales).all() and torch.isfinite(shifts).all()):
+        raise UserError(f"{path} must have positive, finite scales and finite shifts: others would spoil a ranking.")
     return Affine(scales, shifts)
 
 
@@ -186,7 +186,7 @@ def _read(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as problem:
+    except Exception as problem:  # damaged bytes make the unpickler raise whatever its instructions stumble over
         raise UserError(
             f"{path} cannot be read as a checkpoint of tensors (nothing else in a file is ever run): "
             f"{str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__}"

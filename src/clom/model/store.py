@@ -41,16 +41,17 @@ def load_model(path: Path) -> Method:
     if header.get("format") != FORMAT:
         raise UserError(f"{path} is not a model of this program: its header does not say '{FORMAT}'.")
     version = header.get("version", "")
-    if not version.isdigit() or int(version) > VERSION:
+    if not version.isdecimal() or int(version) > VERSION:
         raise UserError(
             f"{path} has format version {version or 'unknown'}; this program reads up to {VERSION}. Update the program."
         )
     try:
         method = _rebuild(json.loads(header["description"]))
         method.load_state_dict(tensors)
-    except (KeyError, TypeError, ValueError, ValidationError, RuntimeError) as problem:
-        first_line = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
-        raise UserError(f"{path} is damaged: its description and its numbers do not fit ({first_line}).") from problem
+    except (KeyError, TypeError, ValueError, ValidationError, RuntimeError, UserError) as problem:
+        lines = [line.strip(" \t.:") for line in str(problem).splitlines() if "Error(s) in loading" not in line]
+        why = next(filter(None, lines), type(problem).__name__)
+        raise UserError(f"{path} is damaged: its description and its numbers do not fit ({why}).") from problem
     channels_last(method)
     return method.eval()
 

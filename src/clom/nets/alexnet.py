@@ -9,26 +9,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clom.nets.gates import Gates, gated
+from clom.errors import UserError
+from clom.nets.gates import Gates
 from clom.nets.layers import GatedConv2d, GatedLinear, Net
-from clom.settings import Settings
+from clom.settings import Count, Fraction, Positive, Settings
 
 
 class AlexNetSettings(Settings):
     """Defaults: 64-128-256 channels, kernels 3-3-2, each pooled by two, 800 hidden units (MNIST, 1.03 M weights)."""
 
     kind: Literal["alexnet"] = "alexnet"
-    channels: tuple[int, int, int] = (64, 128, 256)
-    kernels: tuple[int, int, int] = (3, 3, 2)
-    paddings: tuple[int, int, int] = (0, 0, 0)
-    pools: tuple[int, int, int] = (2, 2, 2)
-    hidden: int = 800
-    dropout: tuple[float, float] = (0.2, 0.5)
+    channels: tuple[Positive, Positive, Positive] = (64, 128, 256)
+    kernels: tuple[Positive, Positive, Positive] = (3, 3, 2)
+    paddings: tuple[Count, Count, Count] = (0, 0, 0)
+    pools: tuple[Positive, Positive, Positive] = (2, 2, 2)
+    hidden: Positive = 800
+    dropout: tuple[Fraction, Fraction] = (0.2, 0.5)
     """After the first two convolutions; after the third and the hidden layer."""
 
 
 class AlexNet(Net):
-    """conv - ReLU - dropout - max-pool - gate, three times; then linear - ReLU - dropout - gate. No normalisation."""
+    """conv - ReLU - dropout - max-pool, three times; then linear - ReLU - dropout. No normalisation."""
 
     feature_group = "fc"
 
@@ -57,15 +58,18 @@ class AlexNet(Net):
         for kernel, padding, pool in zip(settings.kernels, settings.paddings, settings.pools, strict=True):
             size = (size + 2 * padding - kernel + 1) // pool
         if size < 1:
-            raise ValueError("The images are too small for this network: a layer would have no pixels left.")
+            raise UserError("The images are too small for this network: a layer would have no pixels left.")
         return size
 
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
         values = images
         for conv, pool, dropout in zip(self.convs, self.pools, self.dropouts, strict=True):
-            assert isinstance(conv, GatedConv2d)
-            values = F.dropout(F.relu(conv(values, task)), dropout, self.training)
-            values = gated(F.max_pool2d(values, pool) if pool > 1 else values, gates, conv.gate_out)
+            values = conv(values, task, gates)
+            if dropout and self.training:
+                values = F.dropout(F.relu(values), dropout)
+                values = F.max_pool2d(values, pool) if pool > 1 else values
+            else:  # the same, with the ReLU on a quarter of the numbers
+                values = F.relu(F.max_pool2d(values, pool) if pool > 1 else values)
         # Channel-major flattening whatever the memory format: `spread` relies on it.
-        values = torch.flatten(values, 1)
-        return gated(F.dropout(F.relu(self.fc(values)), self.last_dropout, self.training), gates, self.feature_group)
+        values = F.relu(self.fc(torch.flatten(values, 1), gates))
+        return F.dropout(values, self.last_dropout, self.training)

@@ -12,12 +12,9 @@ Gates = Mapping[str, Tensor]
 """Gate group -> one value per unit. A group that is missing is fully open."""
 
 
-def gated(values: Tensor, gates: Gates, group: str) -> Tensor:
-    """`a * h` (Eq. 13) for channels in dimension 1."""
-    gate = gates.get(group)
-    if gate is None:
-        return values
-    return values * gate.view(1, -1, *[1] * (values.ndim - 2))
+def per_channel(gate: Tensor, n_dims: int, dim: int) -> Tensor:
+    """A gate vector shaped so that it multiplies dimension `dim` of a tensor with `n_dims` dimensions."""
+    return gate.view(*[1] * dim, -1, *[1] * (n_dims - dim - 1))
 
 
 class _SteepSigmoid(torch.autograd.Function):

@@ -1,4 +1,9 @@
-"""Layers that name their gate groups, so that everything about masks is derived and nothing is listed by hand."""
+"""Layers that name their gate groups, so that everything about masks is derived and nothing is listed by hand.
+
+A gate is a non-negative number per unit, so it commutes with ReLU, pooling and dropout: `a relu(W x + b)` is
+`relu((a W) x + a b)` (Eq. 13). Layers therefore multiply gates onto their weights, or onto the scale and shift of their
+normalisation, which are thousands of times smaller than the activations. A closed unit still puts out exactly zero.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from clom.nets.gates import Gates
+from clom.nets.gates import Gates, per_channel
 
 
 class GatedConv2d(nn.Conv2d):
@@ -31,6 +37,9 @@ class GatedConv2d(nn.Conv2d):
         self.gate_in, self.gate_out, self.spread = gate_in, gate_out, 1
         self.normalised, self.affine = norm, affine
         self.norms = nn.ModuleList()
+        # oneDNN up to 3.12 writes past its workspace in the backward pass of a strided 1x1 convolution of fewer than
+        # 8 (AVX2) or 16 (AVX-512) channels in channels_last: https://github.com/uxlfoundation/oneDNN/issues/6035
+        self._thins = kernel == 1 and stride > 1 and n_in < 16
 
     @property
     def n_units(self) -> int:
@@ -46,11 +55,38 @@ class GatedConv2d(nn.Conv2d):
         norm = self.norms[task] if self.normalised else None
         return [norm] if isinstance(norm, nn.BatchNorm2d) else []
 
-    def forward(self, values: Tensor, task: int) -> Tensor:  # type: ignore[override]
-        values = super().forward(values)
-        for norm in self.norms_of(task):
-            values = norm(values)
-        return values
+    def _conv_forward(self, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self._thins:  # the same convolution: pixels that the stride skips are left out first
+            down, across = self.stride
+            return F.conv2d(values[:, :, ::down, ::across], weight, bias)
+        result: Tensor = super()._conv_forward(values, weight, bias)
+        return result
+
+    def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:  # type: ignore[override]
+        """`a * norm(conv(x))`, the gate multiplied into the smallest tensors there are: see the module's text."""
+        gate = gates.get(self.gate_out)
+        if not self.normalised:
+            weight, bias = self.weight, self.bias
+            if gate is not None:
+                weight = weight * per_channel(gate, weight.ndim, 0)
+                bias = bias * gate if bias is not None else None
+            ungated: Tensor = self._conv_forward(values, weight, bias)
+            return ungated
+        values = self._conv_forward(values, self.weight, self.bias)
+        (norm,) = self.norms_of(task)
+        return norm(values) if gate is None else _gated_norm(norm, values, gate)
+
+
+def _gated_norm(norm: nn.BatchNorm2d, values: Tensor, gate: Tensor) -> Tensor:
+    """`gate * norm(values)` by way of the normalisation's scale and shift."""
+    if norm.training and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+    momentum = norm.momentum
+    if momentum is None:  # a plain average over batches
+        momentum = 1.0 / float(norm.num_batches_tracked or 1)
+    scale = gate if norm.weight is None else norm.weight * gate
+    shift = None if norm.bias is None else norm.bias * gate
+    return F.batch_norm(values, norm.running_mean, norm.running_var, scale, shift, norm.training, momentum, norm.eps)
 
 
 class GatedLinear(nn.Linear):
@@ -63,6 +99,12 @@ class GatedLinear(nn.Linear):
     @property
     def n_units(self) -> int:
         return self.out_features
+
+    def forward(self, values: Tensor, gates: Gates) -> Tensor:  # type: ignore[override]
+        gate = gates.get(self.gate_out)
+        if gate is None:
+            return F.linear(values, self.weight, self.bias)
+        return F.linear(values, self.weight * gate[:, None], self.bias * gate)
 
     def norms_of(self, task: int) -> list[nn.BatchNorm2d]:
         return []
@@ -78,8 +120,9 @@ class GatedJoin(nn.Module):
         super().__init__()
         self.gate_in, self.gate_out = gate_in, gate_out
 
-    def forward(self, values: Tensor, task: int) -> Tensor:
-        return values
+    def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:
+        gate = gates.get(self.gate_out)
+        return values if gate is None else values * per_channel(gate, values.ndim, 1)
 
 
 class Net(nn.Module, ABC):

@@ -7,22 +7,22 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clom.nets.gates import Gates, gated
+from clom.nets.gates import Gates
 from clom.nets.layers import GatedConv2d, GatedJoin, Net
-from clom.settings import Settings
+from clom.settings import Positive, Settings
 
 
 class ResNet18Settings(Settings):
     """Width 64 on CIFAR-10 and 128 on CIFAR-100 and Tiny-ImageNet in the paper."""
 
     kind: Literal["resnet18"] = "resnet18"
-    width: int = 64
+    width: Positive = 64
     affine: bool = True
     """Whether normalisation layers learn a scale and a shift (supermask networks do not)."""
 
 
 class Block(nn.Module):
-    """conv-norm-ReLU-gate, conv-norm, plus the shortcut, ReLU; the caller applies the second gate (after pooling)."""
+    """conv-norm-ReLU, conv-norm plus the shortcut, ReLU; a gate after each ReLU."""
 
     def __init__(self, n_in: int, n_out: int, stride: int, name: str, gate_in: str, affine: bool) -> None:
         super().__init__()
@@ -52,8 +52,8 @@ class Block(nn.Module):
         )
 
     def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:
-        inner = gated(F.relu(self.conv1(values, task)), gates, self.inner)
-        return F.relu(self.conv2(inner, task) + self.shortcut(values, task))
+        inner = F.relu(self.conv1(values, task, gates))
+        return F.relu(self.conv2(inner, task, gates) + self.shortcut(values, task, gates))
 
 
 class ResNet18(Net):
@@ -77,11 +77,7 @@ class ResNet18(Net):
         self.n_features = n_in
 
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
-        values = (images - 0.5) / 0.5
-        values = gated(F.relu(self.stem(values, task)), gates, "stem")
+        values = F.relu(self.stem((images - 0.5) / 0.5, task, gates))
         for block in self.blocks:
-            assert isinstance(block, Block)
             values = block(values, task, gates)
-            if block.outer != self.feature_group:
-                values = gated(values, gates, block.outer)
-        return gated(values.mean((2, 3)), gates, self.feature_group)
+        return values.mean((2, 3))

@@ -1,0 +1,70 @@
+"""What `import clom` offers: a few names that read like the README."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clom.data.images import Images
+from clom.data.stream import Stream, Task, split
+from clom.evaluation.metrics import Evaluation
+from clom.evaluation.metrics import evaluate as evaluate_scores
+from clom.evaluation.scorebook import Scorebook
+from clom.experiments.config import resolve
+from clom.experiments.names import image_shape_of
+from clom.methods.base import Method
+from clom.model import store
+
+__all__ = [
+    "Images",
+    "Method",
+    "Stream",
+    "Task",
+    "evaluate",
+    "load_model",
+    "load_stream",
+    "make_method",
+    "save_model",
+    "split",
+]
+
+
+def load_stream(experiment: str, budget: str = "cpu", seed: int = 0, data: str | Path | None = None) -> Stream:
+    """The tasks of an experiment; `data` is a folder with the data sets."""
+    return resolve(experiment, budget=budget, seed=seed).data.stream(Path(data) if data else None, seed)
+
+
+def make_method(
+    name: str,
+    experiment: str,
+    budget: str = "cpu",
+    seed: int = 0,
+    image_shape: Sequence[int] | None = None,
+    **overrides: Any,
+) -> Method:
+    """A system of the paper with the settings of an experiment, untrained.
+
+    `overrides` are settings with dots written as double underscores: `learning__plan__epochs=10`. `image_shape` is
+    needed only for images of another shape than the experiment's.
+    """
+    settings = {option.replace("__", "."): value for option, value in overrides.items()}
+    config = resolve(experiment, name, budget, seed, settings)
+    return config.make_method(image_shape or image_shape_of(experiment))
+
+
+def evaluate(method: Method, tests: Sequence[Images]) -> Evaluation:
+    """TIL, CIL, task detection and AUC over the test sets of all learned tasks."""
+    book = Scorebook(tests)
+    book.update(method)
+    return evaluate_scores(book, method.calibrations())
+
+
+def save_model(path: str | Path, method: Method) -> None:
+    """Write a model file; whatever was there is replaced in one piece or not at all."""
+    store.save_model(Path(path), method)
+
+
+def load_model(path: str | Path) -> Method:
+    """Read a model file, ready to answer or to learn on; no code in it is run."""
+    return store.load_model(Path(path))

@@ -1,0 +1,61 @@
+"""SupSup = Supermask x CrossEntropy, and SupSup (OOD in CLOM) = Supermask x RotationContrastive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clom.learning.contrastive import ContrastiveSettings, RotationContrastive
+from clom.learning.cross_entropy import CrossEntropy, CrossEntropySettings
+from clom.learning.learner import Learner
+from clom.learning.supermask import Supermask, SupermaskSettings
+from clom.methods.base import seeded
+from clom.methods.masked import MaskedMethod, MaskedSettings
+from clom.nets import NetSettings, ResNet18Settings, make_net
+
+
+class SupSupSettings(MaskedSettings):
+    supermask: SupermaskSettings = SupermaskSettings()
+    learning: CrossEntropySettings = CrossEntropySettings()
+
+
+class SupSupOodSettings(MaskedSettings):
+    supermask: SupermaskSettings = SupermaskSettings()
+    learning: ContrastiveSettings = ContrastiveSettings()
+
+
+class _Supermasked(MaskedMethod):
+    def __init__(
+        self,
+        net: NetSettings,
+        settings: SupSupSettings | SupSupOodSettings,
+        image_shape: Sequence[int],
+        seed: int,
+        learner: Learner,
+    ) -> None:
+        if isinstance(net, ResNet18Settings):
+            net = net.model_copy(update={"affine": False})  # nothing but masks is learned
+        with seeded(seed, "network"):
+            protection = Supermask(make_net(net, image_shape[-1]), settings.supermask)
+        super().__init__(net, settings, image_shape, seed, protection, learner)
+
+
+class SupSup(_Supermasked):
+    """Supermasks in superposition (Wortsman et al. 2020), task id given (scenario GG)."""
+
+    name = "supsup"
+    settings_type = SupSupSettings
+
+    def __init__(self, net: NetSettings, settings: SupSupSettings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__(net, settings, image_shape, seed, CrossEntropy(settings.learning))
+
+
+class SupSupOod(_Supermasked):
+    """SupSup's protection with CLOM's learner: shows that the learner, not the mask, carries the CIL accuracy."""
+
+    name = "supsup-ood"
+    settings_type = SupSupOodSettings
+
+    def __init__(
+        self, net: NetSettings, settings: SupSupOodSettings, image_shape: Sequence[int], seed: int = 0
+    ) -> None:
+        super().__init__(net, settings, image_shape, seed, RotationContrastive(settings.learning))

@@ -1,0 +1,114 @@
+"""A task's sub-network as a small dense network of its open units alone, equal to the masked one to float rounding.
+
+Derived from the gate graph: each layer is cut to the open units of its two gate groups, its normalisation is folded
+into its weights, and an identity shortcut becomes a selection of channels. Gates must be 0 or 1.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from clom.nets.gates import Gates, per_channel
+from clom.nets.layers import GatedConv2d, GatedJoin, GatedLinear, Net
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+@torch.no_grad()
+def compact(net: Net, task: int, gates: Gates) -> Net:
+    """A network of the same kind: called with `(images, 0, {})` it gives `net(images, task, gates)[:, open]`."""
+    units = {group: open_units(gate) for group, gate in gates.items()}
+    small = _slim(net, task, gates, units)
+    small.n_features = len(units[net.feature_group])
+    return small.eval()
+
+
+def open_units(gate: Tensor) -> Tensor:
+    """Indices of the units that are kept. A layer that is closed altogether keeps one, whose weights become zero."""
+    index = gate.nonzero().flatten()
+    return index if len(index) else index.new_zeros(1)
+
+
+def _slim(module: AnyModule, task: int, gates: Gates, units: dict[str, Tensor]) -> AnyModule:
+    """A copy of `module` with every gated layer cut; what has no gates is shared."""
+    clone = copy.copy(module)
+    clone._modules = {}
+    for name, child in module._modules.items():
+        if isinstance(child, GatedConv2d):
+            clone._modules[name] = _slim_conv(child, task, gates[child.gate_out], units)
+        elif isinstance(child, GatedLinear):
+            clone._modules[name] = _slim_linear(child, gates[child.gate_out], units)
+        elif isinstance(child, GatedJoin):
+            clone._modules[name] = _Selection(child, gates[child.gate_out], units)
+        else:
+            clone._modules[name] = None if child is None else _slim(child, task, gates, units)
+    return clone
+
+
+def _slim_conv(layer: GatedConv2d, task: int, gate: Tensor, units: dict[str, Tensor]) -> GatedConv2d:
+    weight = layer.weight
+    bias = torch.zeros_like(gate) if layer.bias is None else layer.bias
+    for norm in layer.norms_of(task):
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        scale = torch.rsqrt(norm.running_var + norm.eps)
+        if norm.weight is not None:
+            scale = scale * norm.weight
+        bias = (bias - norm.running_mean) * scale + (0 if norm.bias is None else norm.bias)
+        weight = weight * per_channel(scale, weight.ndim, 0)
+    kept = units[layer.gate_out]
+    weight = (weight * per_channel(gate, weight.ndim, 0))[kept]
+    if layer.gate_in is not None:
+        weight = weight[:, units[layer.gate_in]]
+    kernel, stride, padding = layer.kernel_size[0], layer.stride[0], layer.padding[0]
+    assert isinstance(padding, int)
+    small = GatedConv2d(
+        weight.shape[1],
+        len(kept),
+        kernel,
+        gate_in=layer.gate_in,
+        gate_out=layer.gate_out,
+        stride=stride,
+        padding=padding,
+    )
+    small.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last), requires_grad=False)
+    small.bias = nn.Parameter((bias * gate)[kept], requires_grad=False)
+    return small
+
+
+def _slim_linear(layer: GatedLinear, gate: Tensor, units: dict[str, Tensor]) -> GatedLinear:
+    kept = units[layer.gate_out]
+    weight = (layer.weight * gate[:, None])[kept]
+    if layer.gate_in is not None:
+        weight = weight[:, spread_units(units[layer.gate_in], layer.spread)]
+    small = GatedLinear(weight.shape[1], len(kept), gate_in=layer.gate_in, gate_out=layer.gate_out, spread=layer.spread)
+    small.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    small.bias = nn.Parameter((layer.bias * gate)[kept], requires_grad=False)
+    return small
+
+
+def spread_units(units: Tensor, spread: int) -> Tensor:
+    """The inputs that belong to these units where each unit stands for `spread` neighbouring inputs."""
+    return (units[:, None] * spread + torch.arange(spread)).flatten()
+
+
+class _Selection(nn.Module):
+    """An identity shortcut between two cut groups: where a unit of the target is closed in the source, zeros."""
+
+    def __init__(self, join: GatedJoin, gate: Tensor, units: dict[str, Tensor]) -> None:
+        super().__init__()
+        source, target = units[join.gate_in], units[join.gate_out]
+        place = torch.full((int(max(source.max(), target.max())) + 1,), len(source))
+        place[source] = torch.arange(len(source))
+        # len(source) is the channel of zeros that `forward` appends.
+        self.index = torch.where(gate[target] > 0, place[target], len(source))
+        self.padded = bool((self.index == len(source)).any())
+
+    def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:
+        if self.padded:
+            values = nn.functional.pad(values, (0, 0, 0, 0, 0, 1))
+        return values.index_select(1, self.index)

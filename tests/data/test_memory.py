@@ -1,0 +1,112 @@
+"""The stored samples: the same number of every class, saved with the model, never more than there are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clom.data.images import Images
+from clom.data.memory import Memory, per_class
+
+
+def images_of(counts: list[int], side: int = 2) -> Images:
+    """Image number i is filled with i, so that drawn images can be recognised."""
+    labels = torch.cat([torch.full((count,), label) for label, count in enumerate(counts)])
+    pixels = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].repeat(1, 1, side, side)
+    return Images(pixels, labels)
+
+
+def drawn(images: Images, count: int, seed: int) -> list[int]:
+    chosen = per_class(images, count, torch.Generator().manual_seed(seed))
+    return [int(value) for value in chosen.pixels[:, 0, 0, 0]]
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(0, 14), st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_equal_count_per_class_and_never_more_than_exist(counts: list[int], count: int, seed: int) -> None:
+    images = images_of(counts)
+    chosen = per_class(images, count, torch.Generator().manual_seed(seed))
+    assert torch.bincount(chosen.labels, minlength=len(counts)).tolist() == [min(count, n) for n in counts]
+    numbers = chosen.pixels[:, 0, 0, 0].long()
+    assert len(set(numbers.tolist())) == len(chosen)
+    assert torch.equal(images.labels[numbers], chosen.labels)
+
+
+def test_the_draw_is_the_generators() -> None:
+    images = images_of([50, 50])
+    assert drawn(images, 5, seed=1) == drawn(images, 5, seed=1)
+    assert drawn(images, 5, seed=1) != drawn(images, 5, seed=2)
+    assert drawn(images, 5, seed=1) != [*range(5), *range(50, 55)]
+
+
+def test_memory_keeps_images_with_task_and_label() -> None:
+    memory = Memory()
+    assert len(memory) == 0
+    assert memory.n_bytes == 0
+    memory.add(0, images_of([2, 1]))
+    memory.add(1, images_of([1]))
+    assert len(memory) == 4
+    assert memory.labels.tolist() == [0, 0, 1, 0]
+    assert memory.tasks.tolist() == [0, 0, 0, 1]
+    assert memory.pixels[:, 0, 0, 0].tolist() == [0, 1, 2, 0]
+    assert memory.pixels.dtype == torch.uint8
+
+
+def test_bytes_are_pixels() -> None:
+    memory = Memory()
+    memory.add(0, images_of([3, 2], side=4))
+    assert memory.n_bytes == 5 * 1 * 4 * 4
+
+
+def test_memory_does_not_follow_its_source() -> None:
+    source = images_of([3])
+    memory = Memory()
+    memory.add(0, source)
+    source.pixels.fill_(255)
+    assert memory.pixels[:, 0, 0, 0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("already", [[], [1], [4, 4]])
+def test_a_state_of_any_size_loads(already: list[int]) -> None:
+    full = Memory()
+    full.add(0, images_of([2, 2]))
+    full.add(1, images_of([3]))
+    other = Memory()
+    if already:
+        other.add(7, images_of(already, side=3))
+    other.load_state_dict(full.state_dict())
+    assert torch.equal(other.pixels, full.pixels)
+    assert torch.equal(other.labels, full.labels)
+    assert torch.equal(other.tasks, full.tasks)
+    other.pixels.fill_(9)
+    assert int(full.pixels[0, 0, 0, 0]) == 0
+    other.add(2, images_of([1]))
+    assert other.tasks.tolist() == [0, 0, 0, 0, 1, 1, 1, 2]
+
+
+def test_an_empty_state_empties() -> None:
+    memory = Memory()
+    memory.add(0, images_of([2]))
+    memory.load_state_dict(Memory().state_dict())
+    assert len(memory) == 0
+    assert memory.n_bytes == 0
+
+
+def test_a_state_within_another_module_loads() -> None:
+    """As a method holds it: with a prefix."""
+    outer, inner = torch.nn.Module(), Memory()
+    inner.add(0, images_of([2]))
+    outer.memory = inner
+    again = torch.nn.Module()
+    again.memory = Memory()
+    again.load_state_dict(outer.state_dict())
+    assert torch.equal(again.get_buffer("memory.pixels"), inner.pixels)
+
+
+def test_an_incomplete_state_is_an_error() -> None:
+    state = Memory().state_dict()
+    del state["labels"]
+    with pytest.raises(RuntimeError, match="labels"):
+        Memory().load_state_dict(state)

@@ -1,0 +1,254 @@
+"""The numbers of the paper against counting by hand, and the laws that tie them together."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from clom.data.images import Images
+from clom.evaluation.metrics import (
+    ClassIncremental,
+    Evaluation,
+    answers,
+    auc_grid,
+    average_incremental,
+    evaluate,
+    forgetting,
+    max_logit,
+    max_softmax,
+    mean_auc,
+)
+from clom.evaluation.scorebook import Scorebook
+from clom.learning.calibration import Affine
+
+
+def book_of(blocks_by_test: list[list[Tensor]], labels: list[Tensor]) -> Scorebook:
+    """A filled scorebook without a method: `blocks_by_test[test][model]`."""
+    tests = [Images(torch.zeros(len(right), 1, 1, 1, dtype=torch.uint8), right) for right in labels]
+    book = Scorebook(tests)
+    state = {f"{model}.{test}": block for test, row in enumerate(blocks_by_test) for model, block in enumerate(row)}
+    book.restore(state, len(tests))
+    return book
+
+
+# Two tasks of two and three classes. Task 0 has three test images, task 1 two.
+#                 image 0: right        image 1: task right, class wrong   image 2: within right, other task wins
+BY_HAND = [
+    [
+        torch.tensor([[5.0, 1.0], [2.0, 4.0], [1.0, 3.0]]),
+        torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 1.0], [0.0, 6.0, 0.0]]),
+    ],
+    [torch.tensor([[1.0, 0.0], [9.0, 0.0]]), torch.tensor([[2.0, 3.0, 8.0], [1.0, 2.0, 0.0]])],
+]
+LABELS = [torch.tensor([0, 0, 1]), torch.tensor([2, 1])]
+
+
+def test_answers_by_hand_with_unequal_class_counts() -> None:
+    first = answers(BY_HAND[0], LABELS[0], 0)
+    assert first.til.tolist() == [True, False, True]
+    assert first.cil.tolist() == [True, False, False]
+    assert first.detected_task.tolist() == [0, 0, 1]
+    second = answers(BY_HAND[1], LABELS[1], 1)
+    assert second.til.tolist() == [True, True]
+    assert second.cil.tolist() == [True, False]
+    assert second.detected_task.tolist() == [1, 0]
+
+
+def test_evaluation_by_hand_averages_over_images_not_over_tasks() -> None:
+    result = evaluate(book_of(BY_HAND, LABELS), {"none": Affine.identity(2)})
+    assert result.n_tasks == 2
+    assert result.til == pytest.approx(4 / 5)
+    assert result.til_by_task == pytest.approx([2 / 3, 1.0])
+    way = result.preferred
+    assert way.cil == pytest.approx(2 / 5)
+    assert way.cil_by_task == pytest.approx([1 / 3, 1 / 2])
+    assert way.task_detection == pytest.approx(3 / 5)
+    assert way.task_confusion == [pytest.approx([2 / 3, 1 / 3]), pytest.approx([1 / 2, 1 / 2])]
+    # Task 0's model: own maxima 5, 4, 3 against 1, 9: 3 of 6 pairs. Task 1's: own 8, 2 against 2, 3, 6: 3 + .5 of 6.
+    assert way.auc_maxlogit == pytest.approx((3 / 6 + 3.5 / 6) / 2)
+
+
+def test_the_last_class_of_a_task_and_the_first_of_the_next_are_told_apart() -> None:
+    blocks = [torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([[0.0], [1.0]]), torch.zeros(2, 2)]
+    assert answers(blocks, torch.tensor([2, 2]), 0).detected_task.tolist() == [0, 1]
+    assert answers(blocks, torch.tensor([0, 0]), 1).cil.tolist() == [False, True]
+
+
+def test_every_calibration_is_reported_and_the_first_is_the_preferred_one() -> None:
+    # Scaling task 1's block down by ten makes all images of task 0 and none of task 1 look like task 0.
+    ways = {"shrunk": Affine(torch.tensor([1.0, 0.1]), torch.zeros(2)), "none": Affine.identity(2)}
+    result = evaluate(book_of(BY_HAND, LABELS), ways)
+    assert list(result.by_calibration) == ["shrunk", "none"]
+    assert result.preferred is result.by_calibration["shrunk"]
+    assert result.preferred.cil == pytest.approx(2 / 5)
+    assert result.preferred.task_confusion == [pytest.approx([1.0, 0.0]), pytest.approx([1.0, 0.0])]
+    assert result.preferred.cil_by_task == pytest.approx([2 / 3, 0.0])
+    assert result.by_calibration["none"].cil_by_task == pytest.approx([1 / 3, 1 / 2])
+    assert result.til == pytest.approx(4 / 5)
+
+
+@st.composite
+def random_scores(draw: st.DrawFn) -> tuple[list[list[Tensor]], list[Tensor], Affine]:
+    """Blocks of one to four tasks with one to four classes and one to twelve images each; few values, so ties occur."""
+    classes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    images = draw(st.lists(st.integers(1, 12), min_size=len(classes), max_size=len(classes)))
+    randomness = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
+    ties = draw(st.booleans())
+
+    def block(n: int, c: int) -> Tensor:
+        if ties:
+            return torch.randint(0, 3, (n, c), generator=randomness).float()
+        return torch.randn(n, c, generator=randomness)
+
+    blocks = [[block(n, c) for c in classes] for n in images]
+    labels = [torch.randint(0, c, (n,), generator=randomness) for n, c in zip(images, classes, strict=True)]
+    # A power of two and a small integer: rounding merges or parts no scores.
+    scales = 2.0 ** torch.randint(-2, 3, (len(classes),), generator=randomness)
+    shifts = torch.randint(-2, 3, (len(classes),), generator=randomness).float()
+    return blocks, labels, Affine(scales, shifts)
+
+
+@given(random_scores())
+@settings(max_examples=30, deadline=None)
+def test_law_of_til_task_detection_and_cil(data: tuple[list[list[Tensor]], list[Tensor], Affine]) -> None:
+    blocks, labels, affine = data
+    result = evaluate(book_of(blocks, labels), {"affine": affine, "none": Affine.identity(len(labels))})
+    for way in result.by_calibration.values():
+        assert way.cil <= min(result.til, way.task_detection) + 1e-12
+        assert way.cil >= result.til + way.task_detection - 1 - 1e-12
+        assert len(way.task_confusion) == len(labels)
+        for row in way.task_confusion:
+            assert sum(row) == pytest.approx(1.0)
+        sizes = [len(right) for right in labels]
+        diagonal = sum(size * way.task_confusion[task][task] for task, size in enumerate(sizes))
+        assert way.task_detection == pytest.approx(diagonal / sum(sizes))
+        assert way.cil == pytest.approx(sum(n * c for n, c in zip(sizes, way.cil_by_task, strict=True)) / sum(sizes))
+    assert result.til == pytest.approx(
+        sum(len(right) * til for right, til in zip(labels, result.til_by_task, strict=True)) / sum(map(len, labels))
+    )
+
+
+@given(random_scores())
+@settings(max_examples=40, deadline=None)
+def test_cil_is_right_exactly_when_task_and_til_are_right(
+    data: tuple[list[list[Tensor]], list[Tensor], Affine],
+) -> None:
+    blocks, labels, affine = data
+    for task, right in enumerate(labels):
+        given_answers = answers(affine(blocks[task]), right, task)
+        both = (given_answers.detected_task == task) & given_answers.til
+        assert torch.equal(given_answers.cil, both)
+
+
+def test_random_data_of_five_tasks_of_two() -> None:
+    """Test 6 of the OOD notes: the relation, and that none of the three numbers is trivially 0 or 1."""
+    randomness = torch.Generator().manual_seed(0)
+    blocks, labels = [], []
+    for task in range(5):
+        right = torch.randint(0, 2, (400,), generator=randomness)
+        row = [torch.randn(400, 2, generator=randomness) for _ in range(5)]
+        row[task][torch.arange(400), right] += 1.6
+        blocks.append(row)
+        labels.append(right)
+    result = evaluate(book_of(blocks, labels), {"none": Affine.identity(5)})
+    both = [(a.detected_task == task) & a.til for task, a in enumerate(map(answers, blocks, labels, range(5)))]
+    assert result.preferred.cil == pytest.approx(float(torch.cat(both).double().mean()))
+    assert 0.4 < result.preferred.cil < result.preferred.task_detection < result.til < 0.95
+
+
+def grid_of_scores(*scores: list[list[float]]) -> list[list[Tensor]]:
+    """Blocks of one class, whose maximum is the score itself: `scores[test][model]` is a list."""
+    return [[torch.tensor(values)[:, None] for values in row] for row in scores]
+
+
+def test_auroc_by_hand() -> None:
+    """Test 2 of the OOD notes: 5/6, and .75 with ties; high means the image belongs to the task."""
+    blocks = grid_of_scores([[0.9, 0.8, 0.4], [1.0, 0.0, 0.0]], [[0.7, 0.3], [1.0, 1.0]])
+    grid = auc_grid(blocks, max_logit)
+    assert grid[0][1] == pytest.approx(5 / 6)
+    assert grid[1][0] == pytest.approx((2 * 2.5) / 6)
+    ties = auc_grid(grid_of_scores([[1.0, 1.0], [0.0]], [[1.0, 0.0], [0.0]]), max_logit)
+    assert ties[0][1] == pytest.approx(0.75)
+    assert ties[1][0] == pytest.approx(0.5)
+    assert mean_auc(grid) == pytest.approx((5 / 6 + 5 / 6) / 2)
+    assert mean_auc(ties) == pytest.approx((0.75 + 0.5) / 2)
+
+
+def test_mean_auc_leaves_the_diagonal_out_and_weighs_rows_alike() -> None:
+    assert mean_auc([[0.0, 0.5, 0.7], [0.9, 0.0, 0.3], [0.1, 0.8, 0.0]]) == pytest.approx(3.3 / 6)
+    assert mean_auc([[1.0]]) == 1.0
+
+
+@given(random_scores())
+@settings(max_examples=25, deadline=None)
+def test_auc_grid_counts_pairs(data: tuple[list[list[Tensor]], list[Tensor], Affine]) -> None:
+    blocks, _, _ = data
+    grid = auc_grid(blocks, max_logit)
+    for i, j in itertools.permutations(range(len(blocks)), 2):
+        own, other = max_logit(blocks[i][i]), max_logit(blocks[j][i])
+        pairs = [1.0 if a > b else 0.5 if a == b else 0.0 for a in own.tolist() for b in other.tolist()]
+        assert grid[i][j] == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_scores_of_the_ood_notes() -> None:
+    """Test 1 of the OOD notes."""
+    logits = torch.tensor([[4.0, 1.0, 0.0], [2.0, 1.9, 1.8], [0.1, 0.0, 0.0], [-3.0, -5.0, -9.0]])
+    assert max_logit(logits).tolist() == pytest.approx([4.0, 2.0, 0.1, -3.0])
+    assert max_softmax(logits).tolist() == pytest.approx([0.93624, 0.36717, 0.35591, 0.87888], abs=1e-5)
+
+
+def test_scaling_moves_the_msp_auc_and_not_the_maxlogit_auc() -> None:
+    """Test 7 of the OOD notes: a reason to report both."""
+    randomness = torch.Generator().manual_seed(3)
+
+    def blocks(scale: float) -> list[list[Tensor]]:
+        randomness.manual_seed(3)
+        row = [[torch.randn(60, 3, generator=randomness) for _ in range(2)] for _ in range(2)]
+        for task in range(2):
+            row[task][task][:, 0] += 1.0
+        return [[scale * block for block in pair] for pair in row]
+
+    def auc(scale: float) -> tuple[float, float]:
+        given_blocks = blocks(scale)
+        return mean_auc(auc_grid(given_blocks, max_logit)), mean_auc(auc_grid(given_blocks, max_softmax))
+
+    by_scale = [auc(scale) for scale in (0.25, 1.0, 4.0)]
+    assert len({round(maxlogit, 12) for maxlogit, _ in by_scale}) == 1
+    assert len({round(msp, 12) for _, msp in by_scale}) == 3
+    assert 0.5 < by_scale[0][0] < 1.0
+
+
+def history_of(*til_by_task: list[float]) -> list[Evaluation]:
+    def way(cil: float) -> dict[str, ClassIncremental]:
+        return {"none": ClassIncremental(cil, [cil], 1.0, 1.0, 1.0, [[1.0]])}
+
+    return [Evaluation(len(row), sum(row) / len(row), row, way(row[-1] / 2)) for row in til_by_task]
+
+
+def test_forgetting_by_hand() -> None:
+    """(.9 - .6 + .8 - .85) / 2: the last task cannot be forgotten yet, and getting better counts as negative."""
+    assert forgetting(history_of([0.9], [0.7, 0.8], [0.6, 0.85, 0.1])) == pytest.approx(0.125)
+    assert forgetting(history_of([0.9])) == 0.0
+    assert forgetting(history_of([0.9], [0.9, 0.4])) == 0.0
+
+
+def test_average_incremental_by_hand() -> None:
+    history = history_of([0.9], [0.7, 0.8], [0.6, 0.9, 0.3])
+    assert average_incremental(history, lambda e: e.til) == pytest.approx((0.9 + 0.75 + 0.6) / 3)
+    assert average_incremental(history, lambda e: e.preferred.cil) == pytest.approx((0.45 + 0.4 + 0.15) / 3)
+
+
+@given(random_scores())
+@settings(max_examples=8, deadline=None)
+def test_evaluation_survives_json(data: tuple[list[list[Tensor]], list[Tensor], Affine]) -> None:
+    blocks, labels, affine = data
+    result = evaluate(book_of(blocks, labels), {"affine": affine, "none": Affine.identity(len(labels))})
+    again = Evaluation.from_json(json.loads(json.dumps(result.to_json())))
+    assert again == result
+    assert list(again.by_calibration) == ["affine", "none"]

@@ -1,0 +1,184 @@
+"""One scale and one shift per task: they make tasks comparable and leave every answer within a task alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from clom.learning.calibration import Affine, CalibrationSettings, fit_to_memory
+
+SIZES = (2, 3, 2)
+SCALES = torch.tensor([0.02, 1.0, 40.0])
+SHIFTS = torch.tensor([0.04, -1.0, 60.0])
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def comparable(n_per_task: int = 40, seed: int = 0) -> tuple[list[Tensor], Tensor]:
+    """Good blocks of three tasks, side by side: the right class is higher by 4, noise 1; labels count through."""
+    randomness = seeded(seed)
+    labels = torch.cat(
+        [
+            sum(SIZES[:task]) + torch.randint(0, size, (n_per_task,), generator=randomness)
+            for task, size in enumerate(SIZES)
+        ]
+    )
+    scores = torch.randn(len(labels), sum(SIZES), generator=randomness) + 4 * F.one_hot(labels, sum(SIZES))
+    return list(torch.split(scores, list(SIZES), 1)), labels
+
+
+def distorted(blocks: list[Tensor]) -> list[Tensor]:
+    return Affine(SCALES, SHIFTS)(blocks)
+
+
+def cil(blocks: list[Tensor], labels: Tensor) -> float:
+    return float((torch.cat(blocks, 1).argmax(1) == labels).double().mean())
+
+
+def test_affine_by_hand() -> None:
+    blocks = [torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]])]
+    first, second = Affine(torch.tensor([2.0, 0.5]), torch.tensor([-1.0, 10.0]))(blocks)
+    assert first.tolist() == [[1.0, 3.0]]
+    assert second.tolist() == [[11.5], [12.0]]
+
+
+def test_identity_changes_nothing() -> None:
+    blocks, _ = comparable()
+    for before, after in zip(blocks, Affine.identity(3)(blocks), strict=True):
+        assert torch.equal(before, after)
+
+
+def test_a_calibration_for_another_number_of_tasks_is_an_error() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        Affine.identity(2)(comparable()[0])
+
+
+@pytest.mark.parametrize("solver", ["exact", "sgd"])
+def test_comparability_is_recovered_on_other_samples(solver: str) -> None:
+    """Fitted on a memory of 60 samples, measured on others: from a third right to nearly all."""
+    memory, labels = comparable(20)
+    how = CalibrationSettings.model_validate({"solver": solver})
+    fitted = fit_to_memory(distorted(memory), labels, how, seeded())
+    unseen, truth = comparable(200, seed=1)
+    assert cil(unseen, truth) > 0.98
+    assert cil(distorted(unseen), truth) < 0.34
+    assert cil(fitted(distorted(unseen)), truth) > 0.96
+
+
+def test_fitted_scales_undo_the_distortion() -> None:
+    """With a margin of 4 and noise 1 the best weight of every score is 4 / 1^2, though those given differ by 2,000."""
+    memory, labels = comparable(200)
+    fitted = fit_to_memory(distorted(memory), labels, CalibrationSettings(prior=0.0), seeded())
+    assert (fitted.scales * SCALES).tolist() == pytest.approx([4.0, 4.0, 4.0], rel=0.25)
+    assert fitted.scales.dtype == fitted.shifts.dtype == torch.float32
+
+
+def test_exact_is_a_minimum() -> None:
+    """No small change of any scale or shift lowers the objective."""
+    memory, labels = comparable(200)
+    blocks = [block.double() for block in distorted(memory)]
+    fitted = fit_to_memory(blocks, labels, CalibrationSettings(prior=0.0), seeded())
+
+    def loss(scales: Tensor, shifts: Tensor) -> float:
+        return float(F.cross_entropy(torch.cat(Affine(scales.double(), shifts.double())(blocks), 1), labels))
+
+    best = loss(fitted.scales, fitted.shifts)
+    assert best < 0.1
+    for task in range(3):
+        for factor in (0.8, 1.25):
+            scales = fitted.scales.clone()
+            scales[task] *= factor
+            assert loss(scales, fitted.shifts) > best
+        for step in (-0.3, 0.3):
+            shifts = fitted.shifts.clone()
+            shifts[task] += step
+            assert loss(fitted.scales, shifts) > best
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["exact", "sgd"]), st.integers(1, 4), st.integers(1, 6))
+@settings(max_examples=25, deadline=None)
+def test_scales_are_positive_and_til_never_changes(seed: int, solver: str, n_tasks: int, n_images: int) -> None:
+    randomness = seeded(seed)
+    sizes = torch.randint(1, 4, (n_tasks,), generator=randomness).tolist()
+    spread = 10 ** (4 * torch.rand(n_tasks, generator=randomness) - 2)
+    blocks = [
+        spread[task] * torch.randn(n_tasks * n_images, size, generator=randomness) for task, size in enumerate(sizes)
+    ]
+    labels = torch.randint(0, sum(sizes), (n_tasks * n_images,), generator=randomness)
+    how = CalibrationSettings.model_validate({"solver": solver, "iterations": 20})
+    fitted = fit_to_memory(blocks, labels, how, seeded())
+    assert bool((fitted.scales > 0).all())
+    assert bool(torch.isfinite(fitted.scales).all())
+    assert bool(torch.isfinite(fitted.shifts).all())
+    # In double precision: two scores that differ by one float32 step may be rounded to one by any affine map.
+    exactly = Affine(fitted.scales.double(), fitted.shifts.double())
+    for before, after in zip(blocks, exactly([block.double() for block in blocks]), strict=True):
+        assert torch.equal(before.argmax(1), after.argmax(1))
+
+
+def test_sgd_takes_the_papers_number_of_steps_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, labels = comparable(35)  # 105 samples: batches of 35 are the nearest to 32
+    sizes: list[int] = []
+    real = F.cross_entropy
+
+    def counted(scores: Tensor, truth: Tensor) -> Tensor:
+        sizes.append(len(truth))
+        return real(scores, truth)
+
+    monkeypatch.setattr(F, "cross_entropy", counted)
+    how = CalibrationSettings(solver="sgd")
+    assert (how.iterations, how.lr, how.batch) == (160, 0.01, 32)
+    fit_to_memory(distorted(memory), labels, how, seeded())
+    assert sizes == [35] * 160
+
+
+def test_more_sgd_lowers_the_loss() -> None:
+    memory, labels = comparable(20)
+    blocks = distorted(memory)
+
+    def loss(iterations: int) -> float:
+        fitted = fit_to_memory(blocks, labels, CalibrationSettings(solver="sgd", iterations=iterations), seeded())
+        return float(F.cross_entropy(torch.cat(fitted(blocks), 1), labels))
+
+    start, end = loss(0), loss(160)
+    assert end < 0.8 * start
+    assert loss(40) < start
+
+
+@pytest.mark.parametrize("solver", ["exact", "sgd"])
+def test_same_randomness_same_result(solver: str) -> None:
+    memory, labels = comparable(20)
+    how = CalibrationSettings.model_validate({"solver": solver})
+    one, two = (fit_to_memory(distorted(memory), labels, how, seeded(5)) for _ in range(2))
+    assert torch.equal(one.scales, two.scales)
+    assert torch.equal(one.shifts, two.shifts)
+
+
+def test_fitting_leaves_the_blocks_alone() -> None:
+    blocks, labels = comparable(5)
+    before = [block.clone() for block in blocks]
+    fit_to_memory(blocks, labels, CalibrationSettings(), seeded())
+    for old, new in zip(before, blocks, strict=True):
+        assert torch.equal(old, new)
+
+
+@pytest.mark.parametrize("solver", ["exact", "sgd"])
+def test_an_empty_memory_calibrates_nothing(solver: str) -> None:
+    """The first point of the paper's memory ablation: no samples, so the blocks stay as they are."""
+    how = CalibrationSettings.model_validate({"solver": solver})
+    fitted = fit_to_memory([torch.empty(0, 2), torch.empty(0, 3)], torch.empty(0, dtype=torch.int64), how, seeded())
+    assert fitted.scales.tolist() == [1.0, 1.0]
+    assert fitted.shifts.tolist() == [0.0, 0.0]
+
+
+def test_a_memory_of_one_number_gives_numbers() -> None:
+    """One class, one stored sample: a standard deviation would not exist."""
+    fitted = fit_to_memory([torch.tensor([[3.0]])], torch.tensor([0]), CalibrationSettings(), seeded())
+    assert bool((fitted.scales > 0).all())
+    assert bool(torch.isfinite(fitted.scales).all())

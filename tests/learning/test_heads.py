@@ -1,0 +1,72 @@
+"""The linear head is solved, not trained: check that it is the minimiser it claims to be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clom.learning.heads import HeadSettings, solve_head
+
+
+def blobs(n: int = 60, n_classes: int = 3, d: int = 5, spread: float = 0.3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(n) % n_classes
+    centres = torch.randn(n_classes, d, generator=generator)
+    return centres[labels] + spread * torch.randn(n, d, generator=generator), labels
+
+
+def gradient_norm(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor, l2: float) -> float:
+    """Of the stated objective: mean cross-entropy + l2/2 |W|^2, on features divided by their root mean square."""
+    scale = features.double().pow(2).mean().sqrt()
+    w = (weight.detach().double() * scale).requires_grad_()
+    b = bias.detach().double().requires_grad_()
+    logits = features.double() / scale @ w.T + b
+    (F.cross_entropy(logits, labels) + l2 / 2 * w.pow(2).sum()).backward()  # type: ignore[no-untyped-call]
+    assert w.grad is not None
+    assert b.grad is not None
+    return float(torch.cat([w.grad.flatten(), b.grad]).norm())
+
+
+@pytest.mark.parametrize("l2", [1e-1, 1e-3])
+@pytest.mark.parametrize("spread", [0.3, 2.0])
+def test_gradient_of_the_objective_vanishes(l2: float, spread: float) -> None:
+    features, labels = blobs(spread=spread)
+    head = solve_head(7 * features, labels, 3, HeadSettings(l2=l2, iterations=300))
+    at_zero = gradient_norm(7 * features, labels, torch.zeros(3, 5), torch.zeros(3), l2)
+    assert gradient_norm(7 * features, labels, head.weight, head.bias, l2) < 1e-3 * at_zero
+
+
+def test_separable_labels_are_recovered() -> None:
+    features, labels = blobs()
+    head = solve_head(features, labels, 3, HeadSettings())
+    assert torch.equal(head(features).argmax(1), labels)
+    assert F.cross_entropy(head(features), labels).item() < 0.1
+
+
+def test_scale_of_the_features_does_not_matter() -> None:
+    features, labels = blobs()
+    one, ten = (solve_head(factor * features, labels, 3, HeadSettings()) for factor in (1.0, 10.0))
+    torch.testing.assert_close(ten(10 * features), one(features), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(10 * ten.weight, one.weight, rtol=1e-3, atol=1e-3)
+
+
+def test_more_l2_means_smaller_weights() -> None:
+    features, labels = blobs()
+    sizes = [solve_head(features, labels, 3, HeadSettings(l2=l2)).weight.norm().item() for l2 in (1e-3, 1e-2, 1e-1)]
+    assert sizes[0] > 1.3 * sizes[1] > 1.6 * sizes[2]
+
+
+def test_a_class_without_samples_scores_below_the_others() -> None:
+    features, labels = blobs()
+    head = solve_head(features, labels, 4, HeadSettings())
+    assert head.out_features == 4
+    assert not bool((head(features).argmax(1) == 3).any())
+
+
+def test_features_that_are_all_zero_give_the_class_frequencies() -> None:
+    labels = torch.tensor([0] * 30 + [1] * 10)
+    head = solve_head(torch.zeros(40, 3), labels, 2, HeadSettings())
+    assert torch.equal(head.weight, torch.zeros(2, 3))
+    assert head(torch.zeros(1, 3)).softmax(1)[0].tolist() == pytest.approx([0.75, 0.25], abs=1e-3)

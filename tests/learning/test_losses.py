@@ -1,0 +1,131 @@
+"""The two terms of Eq. 17 against slow references and numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clom.learning.losses import sparsity, supervised_contrastive
+
+
+def unit_vectors(n: int, seed: int, d: int = 6) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return F.normalize(torch.randn(n, d, generator=generator, dtype=torch.float64))
+
+
+def slow_contrastive(z: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Eq. 3 written as it is printed: sums over anchors, their positives and everything but the anchor."""
+    n = len(z)
+    anchors = []
+    for i in range(n):
+        others = [j for j in range(n) if j != i]
+        positives = [j for j in others if labels[j] == labels[i]]
+        if not positives:
+            continue
+        below = torch.stack([torch.exp(z[i] @ z[j] / temperature) for j in others]).sum()
+        terms = [-torch.log(torch.exp(z[i] @ z[p] / temperature) / below) for p in positives]
+        anchors.append(torch.stack(terms).mean())
+    return torch.stack(anchors).mean()
+
+
+def authors_contrastive(z: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Line by line what the authors' code does (CSI's `Supervised_NT_xent`): the diagonal stays among the positives."""
+    n = len(z)
+    similarity = torch.exp(z @ z.T / temperature) * (1 - torch.eye(n, dtype=z.dtype))
+    similarity = -torch.log(similarity / similarity.sum(1, keepdim=True) + 1e-8)
+    same = (labels[:, None] == labels[None, :]).to(z.dtype)
+    return (same / same.sum(1, keepdim=True) * similarity).sum() / n
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 1, 1, 2, 2, 3, 3], [0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 0, 0, 1, 0, 7]])
+@pytest.mark.parametrize("temperature", [0.07, 0.5])
+def test_equals_the_double_loop(labels: list[int], temperature: float) -> None:
+    for seed in range(3):
+        z, y = unit_vectors(8, seed), torch.tensor(labels)
+        value = supervised_contrastive(z, y, temperature)
+        # Computed in float32 whatever comes in, so that autocast cannot spoil it: hence 1e-6, relative.
+        assert value.item() == pytest.approx(slow_contrastive(z, y, temperature).item(), rel=2e-6)
+
+
+def test_gradient_equals_the_double_loop() -> None:
+    y = torch.tensor([0, 1, 2, 0, 0, 1, 0, 7])
+    fast, slow = unit_vectors(8, 3).requires_grad_(), unit_vectors(8, 3).requires_grad_()
+    supervised_contrastive(fast, y, 0.07).backward()  # type: ignore[no-untyped-call]
+    slow_contrastive(slow, y, 0.07).backward()  # type: ignore[no-untyped-call]
+    assert fast.grad is not None
+    assert slow.grad is not None
+    torch.testing.assert_close(fast.grad, slow.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_by_hand() -> None:
+    # Two equal vectors of class 0 and an orthogonal one, alone in class 1: only the two count, -log(e / (e + 1)) each.
+    z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    value = supervised_contrastive(z, torch.tensor([0, 0, 1]), 1.0)
+    assert value.item() == pytest.approx(math.log(1 + math.exp(-1)), rel=1e-6)
+
+
+def test_a_sample_alone_in_its_class_is_a_negative_of_the_others_but_no_anchor() -> None:
+    z, y = unit_vectors(5, 0), torch.tensor([0, 0, 1, 1, 2])
+    alone = z.clone().requires_grad_()
+    supervised_contrastive(alone, y, 0.5).backward()  # type: ignore[no-untyped-call]
+    assert alone.grad is not None
+    assert bool((alone.grad[4] != 0).any())
+    without = supervised_contrastive(z[:4], y[:4], 0.5).item()
+    assert supervised_contrastive(z, y, 0.5).item() > without
+
+
+def test_small_temperature_does_not_overflow() -> None:
+    z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    # The positive is opposite: 2 / tau above the two others, of which there are two.
+    value = supervised_contrastive(z, torch.tensor([0, 0, 1, 1]), 1e-3)
+    assert value.item() == pytest.approx(2000, rel=1e-5)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    z, y = unit_vectors(8, 1).to(torch.bfloat16), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+    value = supervised_contrastive(z, y, 0.07)
+    assert value.dtype == torch.float32
+    assert value.item() == pytest.approx(slow_contrastive(z.double(), y, 0.07).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("labels", "positives"), [([0, 0, 1, 1, 2, 2, 3, 3], 1), ([0, 0, 0, 0, 1, 1, 1, 1], 3)])
+def test_authors_form(labels: list[int], positives: int) -> None:
+    # supsup_ood.md, test 2; 18.4207 = -log 1e-8 is what the authors' code makes of the anchor's similarity to itself.
+    y = torch.tensor(labels)
+    z = unit_vectors(8, 0)
+    paper = supervised_contrastive(z, y, 0.5).item()
+    value = supervised_contrastive(z, y, 0.5, authors_form=True).item()
+    assert value == pytest.approx((positives * paper + 18.4207) / (positives + 1), abs=1e-4)
+    assert value == pytest.approx(authors_contrastive(z, y, 0.5).item(), abs=1e-5)
+
+
+def test_authors_form_has_a_smaller_gradient() -> None:
+    y = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    ours, theirs = unit_vectors(8, 0).requires_grad_(), unit_vectors(8, 0).requires_grad_()
+    supervised_contrastive(ours, y, 0.5).backward()  # type: ignore[no-untyped-call]
+    supervised_contrastive(theirs, y, 0.5, authors_form=True).backward()  # type: ignore[no-untyped-call]
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    torch.testing.assert_close(theirs.grad, 0.75 * ours.grad)
+
+
+def test_sparsity_is_one_ratio_over_all_layers() -> None:
+    gates = [torch.tensor([1.0, 1, 0, 0]), torch.tensor([1.0, 0])]
+    used = [torch.tensor([1.0, 0, 0, 0]), torch.tensor([0.0, 0])]
+    assert sparsity(gates, used).item() == pytest.approx(0.4)  # the mean of per-layer ratios would be 0.41667
+    assert sparsity(gates, [torch.zeros(4), torch.zeros(2)]).item() == pytest.approx(0.5)
+
+
+def test_sparsity_pulls_only_at_free_units() -> None:
+    gates = torch.tensor([0.5, 0.5, 0.5, 0.5], requires_grad=True)
+    sparsity([gates], [torch.tensor([1.0, 0.5, 0.0, 0.0])]).backward()  # type: ignore[no-untyped-call]
+    assert gates.grad is not None
+    torch.testing.assert_close(gates.grad, torch.tensor([0.0, 0.5, 1.0, 1.0]) / 2.5)
+
+
+def test_sparsity_of_a_full_network_is_zero() -> None:
+    assert sparsity([torch.ones(3)], [torch.ones(3)]).item() == 0
