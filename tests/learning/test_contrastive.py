@@ -69,7 +69,7 @@ def test_with_open_gates_and_no_penalty_it_is_plain_contrastive_learning(
     how = settings(
         plan=Plan(epochs=2, batch=8, schedule=Schedule(kind="constant")),
         optimiser=OptimiserSettings(kind="sgd", lr=0.1, momentum=0.9),
-        gates_optimiser=OptimiserSettings(kind="sgd", lr=0.0),
+        gates_optimiser=OptimiserSettings(kind="sgd", lr=1e-9),
     )
     task = tiny_stream[0]
     torch.manual_seed(5)
@@ -111,6 +111,17 @@ def test_loss_goes_down(tiny_stream: Stream) -> None:
     assert told[-1].done == told[-1].total
 
 
+def test_the_penalty_closes_gates(tiny_stream: Stream) -> None:
+    def opened(strength: float) -> float:
+        protection = attention(sparsity_first=strength)
+        quick = OptimiserSettings(kind="adam", lr=0.3)
+        learner = RotationContrastive(settings(plan=Plan(epochs=4, batch=12), gates_optimiser=quick))
+        learner.learn(protection, 0, tiny_stream[0], 0, silent)
+        return torch.cat(list(protection.gates(0).values())).mean().item()
+
+    assert opened(100.0) < 0.7 * opened(0.0)
+
+
 def test_without_rotations_the_head_has_one_output_per_class(tiny_stream: Stream) -> None:
     head = RotationContrastive(settings(rotations=1)).learn(attention(), 0, tiny_stream[0], 0, silent)
     assert head(torch.zeros(1, 32)).shape == (1, 2)
@@ -145,15 +156,20 @@ def test_trained_head_learns_while_the_network_is_frozen(tiny_stream: Stream) ->
     told: list[Progress] = []
     plan = Plan(epochs=30, batch=8, schedule=Schedule(kind="constant"))
     how = settings(
-        plan=Plan(epochs=0),
-        augmentation=PLAIN,
-        head=SgdHeadSettings(plan=plan, optimiser=OptimiserSettings(kind="adam", lr=0.1)),
+        augmentation=PLAIN, head=SgdHeadSettings(plan=plan, optimiser=OptimiserSettings(kind="adam", lr=0.1))
     )
     protection = attention(ResNet18Settings(width=8))
-    before = copy.deepcopy(protection.state_dict())
-    head = RotationContrastive(how).learn(protection, 0, tiny_stream[0], 0, told.append)
+    states: dict[str, dict[str, Tensor]] = {}
+
+    def report(progress: Progress) -> None:
+        told.append(progress)
+        states.setdefault(progress.phase, copy.deepcopy(protection.state_dict()))
+
+    head = RotationContrastive(how).learn(protection, 0, tiny_stream[0], 0, report)
+    assert list(states) == ["features", "head"]
     for name, value in protection.state_dict().items():
-        assert torch.equal(value, before[name]) != (".running_" in name or "num_batches" in name), name
+        assert torch.equal(value, states["head"][name]), name
+    assert not torch.equal(protection.state_dict()["net.stem.weight"], states["features"]["net.stem.weight"])
     assert head(torch.zeros(1, 64)).shape == (1, 8)
     losses = [progress.loss for progress in told if progress.phase == "head"]
     assert losses[0] == pytest.approx(2.08, abs=0.2)  # log 8

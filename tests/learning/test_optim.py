@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
+from clom.errors import UserError
 from clom.learning.optim import LARS, OptimiserSettings, make_optimiser
 
 
@@ -126,5 +127,5 @@ def test_an_empty_group_is_left_out() -> None:
 
 def test_mixed_kinds_are_refused() -> None:
     groups = [(OptimiserSettings(kind=kind), [parameter([1.0])]) for kind in ("adam", "sgd")]
-    with pytest.raises(ValueError, match="one kind"):
+    with pytest.raises(UserError, match=r"same kind, not adam, sgd"):
         make_optimiser(groups)

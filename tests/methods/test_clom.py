@@ -57,10 +57,14 @@ def quick(learning: dict[str, Any] | None = None, **changes: Any) -> ClomSetting
     return ClomSettings(learning=ContrastiveSettings(**{**short, **(learning or {})}), **parts)
 
 
+# Gates get gradients of another size, so they need rates of their own; too large ones close a whole layer at once.
+GATE_RATES = {"sgd": 1e-3, "adam": 5e-2, "adamw": 5e-2, "lars": 1.0}
+
+
 def optimised_by(name: str) -> dict[str, Any]:
     """Settings of the learner whose weights and gates are both moved by this optimiser."""
     optimiser = OPTIMISERS[name]
-    return {"optimiser": optimiser, "gates_optimiser": optimiser.model_copy(update={"lr": 10 * optimiser.lr})}
+    return {"optimiser": optimiser, "gates_optimiser": optimiser.model_copy(update={"lr": GATE_RATES[name]})}
 
 
 def all_blocks(method: Clom, stream: Stream) -> list[Blocks]:

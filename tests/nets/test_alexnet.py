@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clom.errors import UserError
 from clom.nets import AlexNet, AlexNetSettings, make_net
 
 TINY = AlexNetSettings(
@@ -102,5 +103,5 @@ def test_dropout_only_while_learning() -> None:
 
 
 def test_images_that_vanish_are_refused() -> None:
-    with pytest.raises(ValueError, match="too small"):
+    with pytest.raises(UserError, match="too small"):
         AlexNet(AlexNetSettings(), 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
@@ -36,8 +37,13 @@ def make_app() -> App:
     return app
 
 
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"clom: warning: {message}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. A user's mistake ends with one message and exit code 2, never with a traceback."""
+    warnings.showwarning = _show_warning
     try:
         make_app()(arguments, exit_on_error=False, print_error=False)
     except (UserError, CycloptsError) as problem:

@@ -11,7 +11,14 @@ from torch.nn import functional as F
 from clom.data.stream import Task
 from clom.data.views import Augmentation, classifier_views, contrastive_views
 from clom.learning.heads import HeadSettings, solve_head, widened
-from clom.learning.learner import Learner, settle_norms, training_views, view_features
+from clom.learning.learner import (
+    Learner,
+    TrainingSettings,
+    settle_norms,
+    train_features,
+    training_views,
+    view_features,
+)
 from clom.learning.loop import Batch, Plan, Progress, Report, fit, generator
 from clom.learning.losses import supervised_contrastive
 from clom.learning.optim import OptimiserSettings, make_optimiser
@@ -27,22 +34,17 @@ class SgdHeadSettings(Settings):
     optimiser: OptimiserSettings = OptimiserSettings(kind="sgd", lr=0.1)
 
 
-class ContrastiveSettings(Settings):
+class ContrastiveSettings(TrainingSettings):
     """Both steps of learning a task."""
 
     rotations: Literal[1, 4] = 4
     """4: every rotation of a class is a class (CLOM). 1: no rotation classes anywhere, CLOM (w/o OOD)."""
     temperature: PositiveNumber = 0.07
     projection: Positive = 128
-    plan: Plan = Plan()
-    optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=2e-3)
-    gates_optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=5e-2)
     augmentation: Augmentation = Augmentation()
     order: Literal["paper", "authors"] = "paper"
     authors_loss: bool = False
     """Count the anchor among its positives, as the authors' code does."""
-    sweep: Positive | None = None
-    """Steps over which the gates' s is annealed; by default one sweep per epoch."""
     cross_entropy: NonNegative = 0.0
     """Weight of a rotation cross-entropy beside the contrastive loss in step 1; the paper has none."""
     head: HeadSettings | SgdHeadSettings = HeadSettings()
@@ -96,26 +98,9 @@ class RotationContrastive(Learner):
                 loss = loss + how.cross_entropy * F.cross_entropy(extra_head(features), classes)
             return loss + penalty
 
-        weights = [*protection.weights(number), *projection.parameters()]
-        if how.cross_entropy:
-            weights += extra_head.parameters()
-        optimiser = make_optimiser(
-            [(how.optimiser, weights), (how.gates_optimiser, protection.mask_parameters(number))]
-        )
-        protection.train()
-        protection.begin(number)
-        fit(
-            loss_of,
-            optimiser,
-            how.plan,
-            len(task.train),
-            generator(seed, "batches", number),
-            task=number,
-            phase="features",
-            before_step=protection.before_step,
-            after_step=protection.after_step,
-            report=report,
-        )
+        parts = [projection, extra_head] if how.cross_entropy else [projection]
+        extra = [parameter for part in parts for parameter in part.parameters()]
+        train_features(protection, number, task, seed, how, loss_of, extra, report, phase="features")
         views = training_views(task, how.augmentation, how.rotations, generator(seed, "settle", number))
         settle_norms(protection, number, views)
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from clom.data.stream import Task
 from clom.data.views import Augmentation, classifier_views
-from clom.learning.loop import Report, generator
+from clom.learning.loop import Batch, Plan, Report, fit, generator
+from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection import Protection
+from clom.settings import Positive, Settings
+
+
+class TrainingSettings(Settings):
+    """How the network behind a protection is trained on one task, whatever the loss."""
+
+    plan: Plan = Plan()
+    optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=2e-3)
+    gates_optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=5e-2)
+    sweep: Positive | None = None
+    """Steps over which the gates' s is annealed; by default one sweep per epoch."""
 
 
 class Learner(ABC):
@@ -23,6 +35,40 @@ class Learner(ABC):
     @abstractmethod
     def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
         """Learn `task` as the protection's task `number`; afterwards the network is in evaluation mode."""
+
+
+def train_features(
+    protection: Protection,
+    number: int,
+    task: Task,
+    seed: int,
+    how: TrainingSettings,
+    loss_of: Callable[[Batch], Tensor],
+    extra: Sequence[nn.Parameter],
+    report: Report,
+    phase: str = "learning",
+) -> None:
+    """Minimise `loss_of` over the weights the task may move, its mask, and `extra` parameters of the learner's own."""
+    optimiser = make_optimiser(
+        [
+            (how.optimiser, [*protection.weights(number), *extra]),
+            (how.gates_optimiser, protection.mask_parameters(number)),
+        ]
+    )
+    protection.train()
+    protection.begin(number)
+    fit(
+        loss_of,
+        optimiser,
+        how.plan,
+        len(task.train),
+        generator(seed, "batches", number),
+        task=number,
+        phase=phase,
+        before_step=protection.before_step,
+        after_step=protection.after_step,
+        report=report,
+    )
 
 
 @torch.no_grad()

@@ -61,6 +61,10 @@ class Protection(nn.Module, ABC):
         """Gate group -> fraction of its units in use after each task; empty where units are never used up."""
         return {}
 
+    def closed_groups(self, task: int) -> list[str]:
+        """Gate groups of which the task opened no unit at all."""
+        return []
+
     def begin(self, task: int) -> None:
         """Called once before a task is learned."""
 
@@ -129,6 +133,9 @@ class HardAttention(Protection):
     def capacity(self) -> dict[str, list[float]]:
         after = [self.used(task + 1) for task in range(self.n_tasks)]
         return {group: [round(float(used[group].mean()), 4) for used in after] for group in self.net.gate_sizes()}
+
+    def closed_groups(self, task: int) -> list[str]:
+        return [group for group, gate in self.gates(task).items() if not gate.any()]
 
     def features(self, images: Tensor, task: int) -> Tensor:
         features: Tensor = self.net(images, task, self.gates(task))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -53,6 +54,7 @@ class MaskedMethod(Method):
         self.typical = nn.ParameterList()  # of each task: what `scale` divides by
         self.fitted = nn.ParameterList()  # the memory's scales and shifts, anew after each task
         self._networks: dict[int, _TaskNetwork] = {}  # made when a task is first asked; not part of what is saved
+        self.register_load_state_dict_post_hook(_forget_networks)  # type: ignore[no-untyped-call]
 
     def capacity(self) -> Mapping[str, Sequence[float]]:
         return self.protection.capacity()
@@ -81,6 +83,12 @@ class MaskedMethod(Method):
             parameter.requires_grad_(True)
         self.heads[number] = self.learner.learn(self.protection, number, task, self.seed, report)
         self.eval().requires_grad_(False)
+        if closed := self.protection.closed_groups(number):
+            warnings.warn(
+                f"Task '{task.name}' closed every unit of {', '.join(closed)}: it may have learned nothing. A lower "
+                "sparsity (attention.sparsity_first, attention.sparsity_rest) or a wider network helps.",
+                stacklevel=3,
+            )
         self.typical[number].copy_(self._typical_score(task, number))
         if self.settings.calibration == "memory":
             self.memory.add(number, per_class(task.validation, self.settings.memory_per_class, self._random("memory")))
@@ -144,6 +152,12 @@ class MaskedMethod(Method):
 
     def _random(self, purpose: str) -> torch.Generator:
         return generator(self.seed, purpose, len(self.tasks) - 1)
+
+
+def _forget_networks(method: nn.Module, _: object) -> None:
+    """Loaded weights are other weights."""
+    assert isinstance(method, MaskedMethod)
+    method._networks = {}
 
 
 class _TaskNetwork:

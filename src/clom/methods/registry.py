@@ -41,6 +41,21 @@ METHODS: dict[str, Entry] = {
         "masks, heads, 20 samples a class for calibration",
         preset=(("learning.rotations", 1),),
     ),
+    "hat": Entry(
+        "clom.methods.hat:Hat",
+        "HAT: hard attention with an ordinary classifier per task (Serra et al. 2018)",
+        "masks, heads, 20 samples a class for calibration",
+    ),
+    "supsup": Entry(
+        "clom.methods.supsup:SupSup",
+        "SupSup: a mask per task over frozen random weights (Wortsman et al. 2020)",
+        "masks, normalisation statistics, 20 samples a class for calibration",
+    ),
+    "supsup-ood": Entry(
+        "clom.methods.supsup:SupSupOod",
+        "SupSup (OOD in CLOM): SupSup's masks with CLOM's learner",
+        "masks, heads, normalisation statistics, 20 samples a class for calibration",
+    ),
 }
 
 

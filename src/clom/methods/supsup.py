@@ -32,8 +32,8 @@ class _Supermasked(MaskedMethod):
         seed: int,
         learner: Learner,
     ) -> None:
-        if isinstance(net, ResNet18Settings):
-            net = net.model_copy(update={"affine": False})  # nothing but masks is learned
+        nothing_else = {"affine": False} if isinstance(net, ResNet18Settings) else {"bias": False}
+        net = net.model_copy(update=nothing_else)  # nothing but masks is learned
         with seeded(seed, "network"):
             protection = Supermask(make_net(net, image_shape[-1]), settings.supermask)
         super().__init__(net, settings, image_shape, seed, protection, learner)

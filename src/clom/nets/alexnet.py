@@ -26,6 +26,8 @@ class AlexNetSettings(Settings):
     hidden: Positive = 800
     dropout: tuple[Fraction, Fraction] = (0.2, 0.5)
     """After the first two convolutions; after the third and the hidden layer."""
+    bias: bool = True
+    """Supermask networks have none: there is nothing but masks to learn."""
 
 
 class AlexNet(Net):
@@ -38,7 +40,7 @@ class AlexNet(Net):
         groups = [None, "conv1", "conv2", "conv3"]
         widths = [3, *settings.channels]
         self.convs = nn.ModuleList(
-            GatedConv2d(n_in, n_out, kernel, gate_in=before, gate_out=after or "", padding=padding)
+            GatedConv2d(n_in, n_out, kernel, gate_in=before, gate_out=after or "", padding=padding, bias=settings.bias)
             for (n_in, n_out), (before, after), kernel, padding in zip(
                 pairwise(widths), pairwise(groups), settings.kernels, settings.paddings, strict=True
             )
@@ -49,7 +51,12 @@ class AlexNet(Net):
         self.last_dropout = heavy
         side = self._side_after_convs(image_size, settings)
         self.fc = GatedLinear(
-            widths[-1] * side * side, settings.hidden, gate_in="conv3", gate_out=self.feature_group, spread=side * side
+            widths[-1] * side * side,
+            settings.hidden,
+            gate_in="conv3",
+            gate_out=self.feature_group,
+            spread=side * side,
+            bias=settings.bias,
         )
         self.n_features = settings.hidden
 

@@ -87,7 +87,8 @@ def _slim_linear(layer: GatedLinear, gate: Tensor, units: dict[str, Tensor]) -> 
         weight = weight[:, spread_units(units[layer.gate_in], layer.spread)]
     small = GatedLinear(weight.shape[1], len(kept), gate_in=layer.gate_in, gate_out=layer.gate_out, spread=layer.spread)
     small.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
-    small.bias = nn.Parameter((layer.bias * gate)[kept], requires_grad=False)
+    bias = torch.zeros_like(gate) if layer.bias is None else layer.bias
+    small.bias = nn.Parameter((bias * gate)[kept], requires_grad=False)
     return small
 
 

@@ -92,8 +92,10 @@ def _gated_norm(norm: nn.BatchNorm2d, values: Tensor, gate: Tensor) -> Tensor:
 class GatedLinear(nn.Linear):
     """A linear layer between two gate groups; each input gate rules `spread` neighbouring inputs (a flattened map)."""
 
-    def __init__(self, n_in: int, n_out: int, *, gate_in: str | None, gate_out: str, spread: int = 1) -> None:
-        super().__init__(n_in, n_out)
+    def __init__(
+        self, n_in: int, n_out: int, *, gate_in: str | None, gate_out: str, spread: int = 1, bias: bool = True
+    ) -> None:
+        super().__init__(n_in, n_out, bias=bias)
         self.gate_in, self.gate_out, self.spread = gate_in, gate_out, spread
 
     @property
@@ -104,7 +106,8 @@ class GatedLinear(nn.Linear):
         gate = gates.get(self.gate_out)
         if gate is None:
             return F.linear(values, self.weight, self.bias)
-        return F.linear(values, self.weight * gate[:, None], self.bias * gate)
+        bias = self.bias * gate if self.bias is not None else None
+        return F.linear(values, self.weight * gate[:, None], bias)
 
     def norms_of(self, task: int) -> list[nn.BatchNorm2d]:
         return []
