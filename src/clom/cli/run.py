@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from clom.experiments.config import RunConfig
 
 
 def run_command(
@@ -57,26 +60,31 @@ def run_command(
     show_run(Console(), resolved, out or Path("runs") / (resolved.run_name + suffix), data, threads)
 
 
-def show_run(console: Console, config: object, folder: Path, data: Path | None, threads: int | None) -> None:
+def show_run(console: Console, config: RunConfig, folder: Path, data: Path | None, threads: int | None) -> None:
     """Execute a run in front of a person."""
     from clom import machine
     from clom.cli.display import Display, result_table, summary_lines
-    from clom.experiments.config import RunConfig
     from clom.experiments.figures import draw_run
     from clom.experiments.run import execute, is_finished
 
-    assert isinstance(config, RunConfig)
     machine.tune_process(threads)
     if is_finished(folder):
-        console.print(f"{folder} holds this run, finished. Remove it or choose another --out to run it again.")
+        console.print(
+            f"{folder} holds this run, finished. Remove it or choose another --out to run it again.", soft_wrap=True
+        )
     try:
         stream = config.data.stream(data, config.seed)
         with Display(console, len(stream)) as display:
             result = execute(config, stream, folder, display.step, display.task_done)
     except KeyboardInterrupt:
-        console.print(f"Stopped. Finished tasks are in {folder}; the same command goes on from there.", highlight=False)
+        console.print(
+            f"Stopped. Finished tasks are in {folder}; the same command goes on from there.",
+            highlight=False,
+            soft_wrap=True,
+        )
         raise
     console.print(result_table(result))
     for line in summary_lines(result.summary):
         console.print(line, highlight=False)
-    console.print(f"Picture: {draw_run(result)[1]}   everything else: {folder}", highlight=False)
+    picture = draw_run(result)[1]
+    console.print(f"Picture: {picture}   everything else: {folder}", highlight=False, soft_wrap=True)
