@@ -1,0 +1,201 @@
+"""Post-hoc scores. One convention for all: high = belongs to the task.
+
+A score is called with a task's `Outputs` and returns one number per image. Those that need to know the task's own data
+are `fit` on its outputs first; a task's model is frozen once it is learned, so what was fitted stays valid for ever.
+
+Features that a task's mask closes are always zero. Scores over features leave them out: covariances would be singular.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a task's model says about images: its block, and where a score needs them features, labels and head."""
+
+    block: Tensor
+    features: Tensor | None = None
+    labels: Tensor | None = None
+
+    def need_features(self) -> Tensor:
+        if self.features is None:
+            raise ValueError("this score works on features, and none were given")
+        return self.features.double()
+
+    def need_labels(self) -> Tensor:
+        if self.labels is None:
+            raise ValueError("this score is fitted to labelled data, and no labels were given")
+        return self.labels
+
+
+class Score(ABC):
+    """`fit` where it needs data, then a call."""
+
+    def fit(self, own: Outputs) -> Self:
+        """Learn what the task's own data look like; nothing to do for scores of the block alone."""
+        return self
+
+    @abstractmethod
+    def __call__(self, outputs: Outputs) -> Tensor: ...
+
+
+class MSP(Score):
+    """The largest softmax probability (Hendrycks and Gimpel 2017). Confident on peaked but low blocks too."""
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self.temperature = temperature
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        return (outputs.block / self.temperature).softmax(1).amax(1)
+
+
+class MaxLogit(Score):
+    """The largest entry of the block: what CIL by argmax compares."""
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        return outputs.block.amax(1)
+
+
+class Energy(Score):
+    """`T logsumexp(f / T)` (Liu et al. 2020): between MaxLogit and MaxLogit + T log C."""
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self.temperature = temperature
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        return self.temperature * torch.logsumexp(outputs.block / self.temperature, 1)
+
+
+class NegEntropy(Score):
+    """`sum p log p`: zero for a certain answer, -log C for none."""
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        log_p = outputs.block.log_softmax(1)
+        return (log_p.exp() * log_p).sum(1)
+
+
+class GEN(Score):
+    """Generalised entropy (Liu et al. 2023): `-sum p^g (1 - p)^g` over the `top` most probable classes."""
+
+    def __init__(self, gamma: float = 0.1, top: int | None = None) -> None:
+        self.gamma, self.top = gamma, top
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        p = outputs.block.softmax(1)
+        p = p.topk(min(self.top or p.shape[1], p.shape[1]), 1).values
+        return -(p.pow(self.gamma) * (1 - p).pow(self.gamma)).sum(1)
+
+
+class _Gaussian:
+    """Squared Mahalanobis distances to means that share one covariance, over the features that vary."""
+
+    def __init__(self, features: Tensor, means: Tensor, centred: Tensor, shrink: float) -> None:
+        self.kept = features.abs().amax(0) > 0
+        covariance = centred[:, self.kept].T @ centred[:, self.kept] / len(centred)
+        ridge = shrink * covariance.diagonal().mean().clamp(min=1e-12)
+        self.precision = torch.linalg.inv(covariance + ridge * torch.eye(len(covariance), dtype=covariance.dtype))
+        self.means = means[:, self.kept]
+
+    def distances(self, features: Tensor) -> Tensor:
+        """`[images, means]`"""
+        away = features[:, None, self.kept] - self.means[None]
+        return torch.einsum("nci,ij,ncj->nc", away, self.precision, away)
+
+
+def class_means(features: Tensor, labels: Tensor) -> Tensor:
+    return torch.stack([features[labels == label].mean(0) for label in torch.unique(labels)])
+
+
+class Mahalanobis(Score):
+    """Minus the smallest squared distance to a class mean under the within-class covariance (Lee et al. 2018)."""
+
+    def __init__(self, shrink: float = 1e-3) -> None:
+        self.shrink = shrink
+
+    def fit(self, own: Outputs) -> Self:
+        features, labels = own.need_features(), own.need_labels()
+        means = class_means(features, labels)
+        position = torch.unique(labels, return_inverse=True)[1]
+        self.within_ = _Gaussian(features, means, features - means[position], self.shrink)
+        return self
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        return -self.within_.distances(outputs.need_features()).amin(1)
+
+
+class RelativeMahalanobis(Mahalanobis):
+    """The same distance minus the one to a single Gaussian over the whole task (Ren et al. 2021)."""
+
+    def fit(self, own: Outputs) -> Self:
+        super().fit(own)
+        features = own.need_features()
+        mean = features.mean(0, keepdim=True)
+        self.background_ = _Gaussian(features, mean, features - mean, self.shrink)
+        return self
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        features = outputs.need_features()
+        return -(self.within_.distances(features).amin(1) - self.background_.distances(features)[:, 0])
+
+
+class KNN(Score):
+    """Minus the distance of the normalised feature to its k-th nearest training feature (Sun et al. 2022)."""
+
+    def __init__(self, k: int | None = None) -> None:
+        self.k = k
+        """By default one in a hundred of the stored features."""
+
+    def fit(self, own: Outputs) -> Self:
+        self.bank_ = torch.nn.functional.normalize(own.need_features())
+        return self
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        query = torch.nn.functional.normalize(outputs.need_features())
+        k = min(self.k or max(1, len(self.bank_) // 100), len(self.bank_))
+        return -torch.cdist(query, self.bank_).kthvalue(k, dim=1).values
+
+
+class ViM(Score):
+    """Energy minus a virtual logit: the part of the feature outside the task's principal space (Wang et al. 2022)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, dimensions: int | None = None) -> None:
+        self.dimensions = dimensions
+        self.origin = -torch.linalg.pinv(weight.double()) @ bias.double()
+
+    def fit(self, own: Outputs) -> Self:
+        centred = own.need_features() - self.origin
+        vectors = torch.linalg.eigh(centred.T @ centred / len(centred)).eigenvectors.flip(1)
+        kept = self.dimensions or centred.shape[1] // 2
+        self.outside_ = vectors[:, kept:]
+        residual = (centred @ self.outside_).norm(dim=1)
+        self.alpha_ = float(own.block.amax(1).double().mean() / residual.mean().clamp(min=1e-12))
+        return self
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        residual = ((outputs.need_features() - self.origin) @ self.outside_).norm(dim=1)
+        score: Tensor = torch.logsumexp(outputs.block.double(), 1) - self.alpha_ * residual
+        return score
+
+
+class ReAct(Score):
+    """Energy after features are clipped at a high percentile of the task's own (Sun et al. 2021)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, percentile: float = 0.9) -> None:
+        self.weight, self.bias, self.percentile = weight.double(), bias.double(), percentile
+
+    def fit(self, own: Outputs) -> Self:
+        features = own.need_features()
+        kept = features.abs().amax(0) > 0  # closed units would drag the percentile down to zero
+        self.limit_ = float(features[:, kept].flatten().quantile(self.percentile)) if kept.any() else 0.0
+        return self
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        clipped = outputs.need_features().clamp(max=self.limit_)
+        return torch.logsumexp(clipped @ self.weight.T + self.bias, 1)

@@ -1,0 +1,125 @@
+"""The numbers of the OOD specification."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from clom.evaluation.metrics import auc_grid
+from clom.ood.scores import (
+    GEN,
+    KNN,
+    MSP,
+    Energy,
+    Mahalanobis,
+    MaxLogit,
+    NegEntropy,
+    Outputs,
+    ReAct,
+    RelativeMahalanobis,
+    Score,
+    ViM,
+)
+
+LOGITS = Outputs(torch.tensor([[4.0, 1.0, 0.0], [2.0, 1.9, 1.8], [0.1, 0.0, 0.0], [-3.0, -5.0, -9.0]]))
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        (MSP(), [0.93624, 0.36717, 0.35591, 0.87888]),
+        (MaxLogit(), [4, 2, 0.1, -3]),
+        (Energy(), [4.06588, 3.00194, 1.13307, -2.87089]),
+        (NegEntropy(), [-0.27431, -1.09529, -1.09748, -0.38007]),
+    ],
+)
+def test_scores_of_blocks(score: Score, expected: list[float]) -> None:
+    assert score(LOGITS).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_energy_lies_between_its_bounds() -> None:
+    block = torch.randn(100, 7, generator=torch.Generator().manual_seed(0))
+    highest, energy = MaxLogit()(Outputs(block)), Energy()(Outputs(block))
+    assert (energy >= highest).all()
+    assert (energy <= highest + math.log(7) + 1e-6).all()
+
+
+def test_gen_by_hand() -> None:
+    p = torch.tensor([[0.7, 0.2, 0.1]])
+    expected = -sum((q * (1 - q)) ** 0.1 for q in (0.7, 0.2, 0.1))
+    assert GEN()(Outputs(p.log())).item() == pytest.approx(expected, abs=1e-5)
+    assert GEN(top=1)(Outputs(p.log())).item() == pytest.approx(-(0.21**0.1), abs=1e-5)
+
+
+TRAIN = torch.tensor([[0, 0], [2, 0], [1, 1], [1, -1], [10, 0], [12, 0], [11, 1], [11, -1]]).float()
+OWN = Outputs(torch.zeros(8, 2), TRAIN, torch.arange(8) // 4)
+QUERIES = torch.tensor([[1, 0], [6, 0], [1, 3]]).float()
+
+
+def test_mahalanobis() -> None:
+    score = Mahalanobis(shrink=0.0).fit(OWN)
+    assert score(Outputs(torch.zeros(3, 2), QUERIES)).tolist() == pytest.approx([0, -50, -18], abs=1e-6)
+
+
+def test_relative_mahalanobis() -> None:
+    score = RelativeMahalanobis(shrink=0.0).fit(OWN)
+    assert (-score(Outputs(torch.zeros(3, 2), QUERIES))).tolist() == pytest.approx([-0.980, 50, -0.980], abs=1e-3)
+
+
+@pytest.mark.parametrize("score", [Mahalanobis(), RelativeMahalanobis(), KNN(k=1)])
+def test_closed_features_change_nothing(score: Score) -> None:
+    plain = score.fit(OWN)(Outputs(torch.zeros(3, 2), QUERIES))
+    padded = Outputs(OWN.block, torch.nn.functional.pad(TRAIN, (2, 3)), OWN.labels)
+    wide = score.fit(padded)(Outputs(torch.zeros(3, 2), torch.nn.functional.pad(QUERIES, (2, 3))))
+    torch.testing.assert_close(plain, wide)
+
+
+def test_nearest_neighbours() -> None:
+    bank = Outputs(torch.zeros(3, 2), torch.tensor([[1, 0], [0, 1], [0.6, 0.8]]))
+    queries = Outputs(torch.zeros(3, 2), torch.tensor([[2, 0], [-1, 0], [3, 4.1]]))
+    first, second = (KNN(k).fit(bank)(queries).square() for k in (1, 2))
+    assert first.tolist() == pytest.approx([0, 2, 0.0001], abs=5e-5)
+    assert second.tolist() == pytest.approx([0.8, 3.2, 0.3859], abs=5e-5)
+
+
+def test_vim_punishes_what_lies_off_the_principal_plane() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(200, 3, generator=generator) * torch.tensor([3.0, 2.0, 0.01])
+    weight, bias = torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]), torch.zeros(2)
+    score = ViM(weight, bias, dimensions=2).fit(Outputs(features @ weight.T, features))
+    on, off = torch.tensor([[3.0, 0, 0]]), torch.tensor([[3.0, 0, 1.0]])
+    energy = Energy()(Outputs(on @ weight.T)).item()
+    assert Energy()(Outputs(off @ weight.T)).item() == pytest.approx(energy)
+    assert score(Outputs(on @ weight.T, on)).item() == pytest.approx(energy, abs=0.5)
+    drop = score(Outputs(on @ weight.T, on)) - score(Outputs(off @ weight.T, off))
+    assert drop.item() == pytest.approx(score.alpha_, rel=0.05)
+
+
+def test_react_is_the_energy_of_clipped_features() -> None:
+    weight, bias = torch.tensor([[1.0, 2.0], [0.5, -1.0]]), torch.tensor([0.1, 0.2])
+    features = torch.arange(20.0).view(10, 2) / 10
+    score = ReAct(weight, bias, percentile=0.5).fit(Outputs(torch.zeros(10, 2), features))
+    assert score.limit_ == pytest.approx(0.95)
+    query = torch.tensor([[0.5, 1.9]])
+    by_hand = torch.logsumexp(torch.tensor([[0.5 + 2 * 0.95 + 0.1, 0.25 - 0.95 + 0.2]]), 1)
+    assert score(Outputs(torch.zeros(1, 2), query)).item() == pytest.approx(by_hand.item(), abs=1e-6)
+
+
+def test_scaling_changes_msp_but_not_max_logit() -> None:
+    generator = torch.Generator().manual_seed(0)
+    own, other = torch.randn(300, 3, generator=generator), torch.randn(300, 3, generator=generator) - 0.5
+    own[:, 0] += 2
+
+    def auc(score: Score, scale: float) -> float:
+        blocks = [[scale * own, own], [scale * other, other]]
+        return auc_grid(blocks, lambda block: score(Outputs(block)))[0][1]
+
+    assert auc(MaxLogit(), 0.2) == pytest.approx(auc(MaxLogit(), 5))
+    assert auc(MSP(), 0.2) != pytest.approx(auc(MSP(), 5), abs=1e-3)
+
+
+def test_missing_features_are_told() -> None:
+    with pytest.raises(ValueError, match="features"):
+        Mahalanobis().fit(LOGITS)
