@@ -64,6 +64,11 @@ class RotationContrastive(Learner):
         self.settings = settings
         self.rotations = settings.rotations
 
+    def make_head(self, protection: Protection, number: int, n_classes: int) -> nn.Module:
+        if isinstance(self.settings.head, SgdHeadSettings):
+            return super().make_head(protection, number, n_classes)
+        return nn.Linear(protection.net.n_features, self.rotations * n_classes)  # a solved head is always a plain one
+
     def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
         self._learn_features(protection, number, task, seed, report)
         protection.eval()
@@ -123,7 +128,7 @@ class RotationContrastive(Learner):
         self, how: SgdHeadSettings, protection: Protection, number: int, task: Task, seed: int, report: Report
     ) -> nn.Module:
         """Step 2 as the paper trains it: cross-entropy over rotation classes (Eq. 4), h frozen."""
-        head = protection.make_head(number, self.rotations * task.n_classes)
+        head = self.make_head(protection, number, task.n_classes)
         randomness = generator(seed, "head views", number)
 
         def loss_of(batch: Batch) -> Tensor:

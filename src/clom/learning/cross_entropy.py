@@ -27,7 +27,7 @@ class CrossEntropy(Learner):
 
     def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
         how = self.settings
-        head = protection.make_head(number, task.n_classes)
+        head = self.make_head(protection, number, task.n_classes)
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:

@@ -32,6 +32,10 @@ class Learner(ABC):
     rotations: int
     """How many rotations of each class are classes of their own: the head has this many outputs per class."""
 
+    def make_head(self, protection: Protection, number: int, n_classes: int) -> nn.Module:
+        """An untrained head of the kind that `learn` returns."""
+        return protection.make_head(number, self.rotations * n_classes)
+
     @abstractmethod
     def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
         """Learn `task` as the protection's task `number`; afterwards the network is in evaluation mode."""

@@ -70,8 +70,7 @@ class MaskedMethod(Method):
     def _open_task(self, task: LearnedTask) -> None:
         self._networks = {}
         self.protection.add_task()
-        n_outputs = self.learner.rotations * task.n_classes
-        self.heads.append(self.protection.make_head(len(self.tasks) - 1, n_outputs))
+        self.heads.append(self.learner.make_head(self.protection, len(self.tasks) - 1, task.n_classes))
         self.typical.append(_constant(torch.ones(1)))
         self.set_fitted(Affine.identity(len(self.tasks)))
         self.eval()
