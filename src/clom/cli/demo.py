@@ -31,6 +31,7 @@ def demo_command(
     console.print(
         "Ten digits, two at a time. After each pair the training images are gone; the network keeps what it learned.",
         highlight=False,
+        soft_wrap=True,
     )
     config = resolve("digits-5t", "clom", "cpu", seed)
     show_run(console, config, out or Path("runs") / config.run_name, None, threads)
