@@ -18,6 +18,10 @@ def images_of(counts: list[int], side: int = 2) -> Images:
     return Images(pixels, labels)
 
 
+def keep(memory: Memory, task: int, images: Images) -> None:
+    memory.add(task, images.pixels, images.labels)
+
+
 def drawn(images: Images, count: int, seed: int) -> list[int]:
     chosen = per_class(images, count, torch.Generator().manual_seed(seed))
     return [int(value) for value in chosen.pixels[:, 0, 0, 0]]
@@ -45,8 +49,8 @@ def test_memory_keeps_images_with_task_and_label() -> None:
     memory = Memory()
     assert len(memory) == 0
     assert memory.n_bytes == 0
-    memory.add(0, images_of([2, 1]))
-    memory.add(1, images_of([1]))
+    keep(memory, 0, images_of([2, 1]))
+    keep(memory, 1, images_of([1]))
     assert len(memory) == 4
     assert memory.labels.tolist() == [0, 0, 1, 0]
     assert memory.tasks.tolist() == [0, 0, 0, 1]
@@ -56,14 +60,14 @@ def test_memory_keeps_images_with_task_and_label() -> None:
 
 def test_bytes_are_pixels() -> None:
     memory = Memory()
-    memory.add(0, images_of([3, 2], side=4))
+    keep(memory, 0, images_of([3, 2], side=4))
     assert memory.n_bytes == 5 * 1 * 4 * 4
 
 
 def test_memory_does_not_follow_its_source() -> None:
     source = images_of([3])
     memory = Memory()
-    memory.add(0, source)
+    keep(memory, 0, source)
     source.pixels.fill_(255)
     assert memory.pixels[:, 0, 0, 0].tolist() == [0, 1, 2]
 
@@ -71,24 +75,24 @@ def test_memory_does_not_follow_its_source() -> None:
 @pytest.mark.parametrize("already", [[], [1], [4, 4]])
 def test_a_state_of_any_size_loads(already: list[int]) -> None:
     full = Memory()
-    full.add(0, images_of([2, 2]))
-    full.add(1, images_of([3]))
+    keep(full, 0, images_of([2, 2]))
+    keep(full, 1, images_of([3]))
     other = Memory()
     if already:
-        other.add(7, images_of(already, side=3))
+        keep(other, 7, images_of(already, side=3))
     other.load_state_dict(full.state_dict())
     assert torch.equal(other.pixels, full.pixels)
     assert torch.equal(other.labels, full.labels)
     assert torch.equal(other.tasks, full.tasks)
     other.pixels.fill_(9)
     assert int(full.pixels[0, 0, 0, 0]) == 0
-    other.add(2, images_of([1]))
+    keep(other, 2, images_of([1]))
     assert other.tasks.tolist() == [0, 0, 0, 0, 1, 1, 1, 2]
 
 
 def test_an_empty_state_empties() -> None:
     memory = Memory()
-    memory.add(0, images_of([2]))
+    keep(memory, 0, images_of([2]))
     memory.load_state_dict(Memory().state_dict())
     assert len(memory) == 0
     assert memory.n_bytes == 0
@@ -97,7 +101,7 @@ def test_an_empty_state_empties() -> None:
 def test_a_state_within_another_module_loads() -> None:
     """As a method holds it: with a prefix."""
     outer, inner = torch.nn.Module(), Memory()
-    inner.add(0, images_of([2]))
+    keep(inner, 0, images_of([2]))
     outer.memory = inner
     again = torch.nn.Module()
     again.memory = Memory()
@@ -110,3 +114,23 @@ def test_an_incomplete_state_is_an_error() -> None:
     del state["labels"]
     with pytest.raises(RuntimeError, match="labels"):
         Memory().load_state_dict(state)
+
+
+def test_shrinking_keeps_the_first_of_every_class_of_every_task() -> None:
+    memory = Memory()
+    keep(memory, 0, images_of([3, 1]))
+    keep(memory, 1, images_of([4]))
+    memory.shrink(2)
+    assert memory.tasks.tolist() == [0, 0, 0, 1, 1]
+    assert memory.labels.tolist() == [0, 0, 1, 0, 0]
+    assert memory.pixels[:, 0, 0, 0].tolist() == [0, 1, 3, 0, 1]
+    memory.shrink(0)
+    assert len(memory) == 0
+
+
+def test_numbers_take_four_bytes() -> None:
+    memory = Memory()
+    images = images_of([2], side=3)
+    memory.add(0, images.pixels / 255, images.labels)
+    assert memory.pixels.dtype == torch.float32
+    assert memory.n_bytes == 2 * 9 * 4

@@ -1,4 +1,4 @@
-"""The few samples a method may keep, as bytes, the same number of every class."""
+"""The few samples a method may keep between tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from clom.data.images import Images
 
 
 class Memory(nn.Module):
-    """Stored images with their task and their class within it. A module, so that it is saved with the model."""
+    """Stored images with their task and their class within it. A module, so that it is saved with the model.
+
+    The images of a class stay in the order in which they were added, the most telling first if the caller ranked them.
+    Pixels are bytes, or numbers in [0, 1] if that is what is added.
+    """
 
     pixels: Tensor
     labels: Tensor
@@ -26,13 +30,20 @@ class Memory(nn.Module):
 
     @property
     def n_bytes(self) -> int:
-        return self.pixels.numel()
+        return self.pixels.numel() * self.pixels.element_size()
 
-    def add(self, task: int, images: Images) -> None:
+    def add(self, task: int, pixels: Tensor, labels: Tensor) -> None:
         """Keep these images of one task."""
-        self.pixels = torch.cat([self.pixels, images.pixels]) if len(self) else images.pixels.clone()
-        self.labels = torch.cat([self.labels, images.labels])
-        self.tasks = torch.cat([self.tasks, torch.full_like(images.labels, task)])
+        self.pixels = torch.cat([self.pixels, pixels]) if len(self) else pixels.clone()
+        self.labels = torch.cat([self.labels, labels])
+        self.tasks = torch.cat([self.tasks, torch.full_like(labels, task)])
+
+    def shrink(self, count: int) -> None:
+        """Drop all but the first `count` images of every class."""
+        kept = torch.zeros(len(self), dtype=torch.bool)
+        for task, label in torch.unique(torch.stack([self.tasks, self.labels], 1), dim=0).tolist():
+            kept[((self.tasks == task) & (self.labels == label)).nonzero().flatten()[:count]] = True
+        self.pixels, self.labels, self.tasks = self.pixels[kept], self.labels[kept], self.tasks[kept]
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: object) -> None:
         # How much is stored is part of what is stored.

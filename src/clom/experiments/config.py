@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from clom.data import catalog
 from clom.data.stream import Stream, split
 from clom.errors import UserError, unknown
-from clom.experiments.names import BUDGETS, Budget, read_experiment
+from clom.experiments.names import BUDGETS, Budget, read_experiment, read_recipe
 from clom.methods.base import Method
 from clom.methods.registry import entry, method_class
 from clom.nets import NetSettings
@@ -91,7 +91,7 @@ def resolve(
     data = merged(content["data"], chosen.get("data", {}))
     net = chosen.get("net", content.get("net"))
     methods = merged(content.get("methods", {}), chosen.get("methods", {}))
-    settings = merged(methods.get(maker.name, {}), {})
+    settings = merged(methods.get(maker.name, {}), _recipe(maker.name, experiment, budget))
     for name, value in [*entry(method).preset, *(overrides or {}).items()]:
         first, _, rest = name.partition(".")
         target = {"data": data, "net": net}.get(first, settings)
@@ -105,6 +105,15 @@ def resolve(
         net=_checked(_net_type(net), net, "net."),
         settings=_checked(maker.settings_type, settings).model_dump(mode="json"),
     )
+
+
+def _recipe(method: str, experiment: str, budget: str) -> dict[str, Any]:
+    """From general to special: for all experiments, then for this one; for all budgets, then for this one."""
+    recipe, settings = read_recipe(method), dict[str, Any]()
+    for part in ("default", experiment):
+        for amount in ("all", budget):
+            settings = merged(settings, recipe.get(part, {}).get(amount, {}))
+    return settings
 
 
 def _checked(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:

@@ -90,7 +90,8 @@ class MaskedMethod(Method):
             )
         self.typical[number].copy_(self._typical_score(task, number))
         if self.settings.calibration == "memory":
-            self.memory.add(number, per_class(task.validation, self.settings.memory_per_class, self._random("memory")))
+            kept = per_class(task.validation, self.settings.memory_per_class, self._random("memory"))
+            self.memory.add(number, kept.pixels, kept.labels)
             self._fit_to_memory()
 
     @torch.no_grad()

@@ -56,6 +56,16 @@ METHODS: dict[str, Entry] = {
         "SupSup (OOD in CLOM): SupSup's masks with CLOM's learner",
         "masks, heads, normalisation statistics, 20 samples a class for calibration",
     ),
+    "finetune": Entry(
+        "clom.methods.bounds:FineTune",
+        "Fine-tuning: each task in turn, nothing protected; the lower bound",
+        "nothing",
+    ),
+    "joint": Entry(
+        "clom.methods.bounds:Joint",
+        "Joint training: a new network for all data so far; the upper bound",
+        "every training image",
+    ),
 }
 
 

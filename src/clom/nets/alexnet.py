@@ -28,6 +28,8 @@ class AlexNetSettings(Settings):
     """After the first two convolutions; after the third and the hidden layer."""
     bias: bool = True
     """Supermask networks have none: there is nothing but masks to learn."""
+    final_relu: bool = True
+    """Without it features may be negative, which cosine classifiers want. Gated systems keep it."""
 
 
 class AlexNet(Net):
@@ -59,6 +61,7 @@ class AlexNet(Net):
             bias=settings.bias,
         )
         self.n_features = settings.hidden
+        self.final_relu = settings.final_relu
 
     @staticmethod
     def _side_after_convs(size: int, settings: AlexNetSettings) -> int:
@@ -78,5 +81,5 @@ class AlexNet(Net):
             else:  # the same, with the ReLU on a quarter of the numbers
                 values = F.relu(F.max_pool2d(values, pool) if pool > 1 else values)
         # Channel-major flattening whatever the memory format: `spread` relies on it.
-        values = F.relu(self.fc(torch.flatten(values, 1), gates))
-        return F.dropout(values, self.last_dropout, self.training)
+        values = self.fc(torch.flatten(values, 1), gates)
+        return F.dropout(F.relu(values) if self.final_relu else values, self.last_dropout, self.training)

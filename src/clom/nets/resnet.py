@@ -19,6 +19,8 @@ class ResNet18Settings(Settings):
     width: Positive = 64
     affine: bool = True
     """Whether normalisation layers learn a scale and a shift (supermask networks do not)."""
+    final_relu: bool = True
+    """Without it features may be negative, which cosine classifiers want. Gated systems keep it."""
 
 
 class Block(nn.Module):
@@ -27,6 +29,7 @@ class Block(nn.Module):
     def __init__(self, n_in: int, n_out: int, stride: int, name: str, gate_in: str, affine: bool) -> None:
         super().__init__()
         self.inner, self.outer = f"{name}.1", f"{name}.2"
+        self.final_relu = True
 
         def conv(n: int, kernel: int, stride: int, padding: int, before: str, after: str) -> GatedConv2d:
             return GatedConv2d(
@@ -53,7 +56,8 @@ class Block(nn.Module):
 
     def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:
         inner = F.relu(self.conv1(values, task, gates))
-        return F.relu(self.conv2(inner, task, gates) + self.shortcut(values, task, gates))
+        outer: Tensor = self.conv2(inner, task, gates) + self.shortcut(values, task, gates)
+        return F.relu(outer) if self.final_relu else outer
 
 
 class ResNet18(Net):
@@ -73,6 +77,7 @@ class ResNet18(Net):
                 block = Block(n_in, n_out, stride, f"stage{stage + 1}.{position}", gate_in, affine)
                 self.blocks.append(block)
                 n_in, gate_in = n_out, block.outer
+        block.final_relu = settings.final_relu
         self.feature_group = gate_in
         self.n_features = n_in
 
