@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from clom.learning.supermask import MaskedHead, Supermask, SupermaskSettings, density, n_kept, signed_constant, top_mask
+from clom.learning.supermask import (
+    LearnedMask,
+    MaskedHead,
+    Supermask,
+    SupermaskSettings,
+    density,
+    n_kept,
+    signed_constant,
+    top_mask,
+)
 from clom.nets import AlexNetSettings, ResNet18Settings, make_net
 
 RHO = 32.0
@@ -67,7 +78,9 @@ def test_weight_constants(shape: tuple[int, ...], constant: float) -> None:
 
 def test_learning_a_second_task_changes_nothing_of_the_first() -> None:
     torch.manual_seed(0)
-    settings = AlexNetSettings(channels=(4, 4, 4), hidden=6, paddings=(1, 1, 0), pools=(2, 2, 1), bias=False)
+    settings = AlexNetSettings(
+        channels=(4, 4, 4), hidden=6, paddings=(1, 1, 0), pools=(2, 2, 1), bias=False, dropout=(0.0, 0.0)
+    )
     protection = Supermask(make_net(settings, 8), SupermaskSettings())
     images = torch.rand(16, 3, 8, 8)
     frozen = {name: p.clone() for name, p in protection.net.named_parameters()}
@@ -76,7 +89,7 @@ def test_learning_a_second_task_changes_nothing_of_the_first() -> None:
         protection.add_task()
         head = protection.make_head(task, 2)
         assert isinstance(head, MaskedHead)
-        parameters = [*protection.mask_parameters(task), head.scores]
+        parameters = [*protection.mask_parameters(task), *head.mask.parameters()]
         optimiser = torch.optim.Adam(parameters, lr=0.05, weight_decay=1e-2)
         labels = torch.arange(16) % 2 if task == 0 else torch.arange(16) // 8
         for _ in range(20):
@@ -85,6 +98,10 @@ def test_learning_a_second_task_changes_nothing_of_the_first() -> None:
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
+        during = head(protection.features(images, task))
+        protection.finish(task, head)
+        assert torch.equal(head(protection.features(images, task)), during)  # bits say what the scores said
+        assert list(head.mask.parameters()) == []
         return head
 
     head = learn(0)
@@ -97,3 +114,26 @@ def test_learning_a_second_task_changes_nothing_of_the_first() -> None:
         assert set(torch.unique(mask).tolist()) <= {0.0, 1.0}
         assert int(mask.sum()) == n_kept(mask.shape, RHO)
     assert all(torch.equal(frozen[name], p) and not p.requires_grad for name, p in protection.net.named_parameters())
+
+
+def test_a_finished_mask_is_a_bit_per_weight() -> None:
+    mask = LearnedMask(torch.zeros(5, 7), RHO)
+    before = mask()
+    mask.finish()
+    assert {name: value.dtype for name, value in mask.state_dict().items()} == {"bits": torch.uint8}
+    assert mask.bits.numel() == math.ceil(5 * 7 / 8)
+    assert torch.equal(mask(), before)
+    again = LearnedMask(torch.zeros(5, 7), RHO)
+    again.load_state_dict(mask.state_dict())
+    assert torch.equal(again(), before)
+
+
+def test_mask_bits_of_the_papers_networks() -> None:
+    # supsup.md: 1.33 MiB a task at width 64, 5.32 MiB at width 128, head included.
+    for width, mebibytes in ((64, 1.33), (128, 5.32)):
+        with torch.device("meta"):
+            protection = Supermask(make_net(ResNet18Settings(width=width, affine=False), 32), SupermaskSettings())
+            protection.add_task()
+        assert sum(buffer.numel() for buffer in protection.tasks.buffers()) / 2**20 == pytest.approx(
+            mebibytes, abs=0.01
+        )

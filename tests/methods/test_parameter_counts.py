@@ -7,18 +7,19 @@ from itertools import pairwise
 import pytest
 import torch
 
-from clom.learning.contrastive import ContrastiveSettings
-from clom.methods.base import LearnedTask
-from clom.methods.clom import Clom, ClomSettings
-from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
+from clom.methods.base import LearnedTask, Method
+from clom.methods.clom import Clom
+from clom.methods.hat import Hat
+from clom.methods.supsup import SupSup
+from clom.nets import AlexNetSettings, NetSettings, PooledConvSettings, ResNet18Settings
 
 NARROW, WIDE = ResNet18Settings(width=64), ResNet18Settings(width=128)
 
 
-def opened(net: NetSettings, size: int, n_tasks: int, n_classes: int, settings: ClomSettings) -> tuple[Clom, list[int]]:
+def opened(kind: type[Method], net: NetSettings, size: int, n_tasks: int, n_classes: int) -> tuple[Method, list[int]]:
     """A model with room for all tasks, and how many parameters each of them added. Nothing is allocated."""
     with torch.device("meta"):
-        method = Clom(net, settings, (3, size, size))
+        method = kind(net, kind.settings_type(), (3, size, size))
         counts = [method.n_parameters()]
         for task in range(n_tasks):
             method.open_task(LearnedTask(f"task {task}", tuple(f"{task}/{label}" for label in range(n_classes))))
@@ -38,9 +39,46 @@ def opened(net: NetSettings, size: int, n_tasks: int, n_classes: int, settings: 
     ],
 )
 def test_the_papers_table(net: NetSettings, size: int, n_tasks: int, n_classes: int, millions: str, added: str) -> None:
-    method, steps = opened(net, size, n_tasks, n_classes, ClomSettings())
+    method, steps = opened(Clom, net, size, n_tasks, n_classes)
     assert f"{method.n_parameters() / 1e6:.2f}" == millions
     assert {f"{step / 1e3:.1f}K" for step in steps} == {added}
+
+
+@pytest.mark.parametrize(
+    ("net", "size", "n_tasks", "n_classes", "millions"),
+    [
+        pytest.param(AlexNetSettings(), 28, 5, 2, "1.04", id="mnist-5t"),
+        pytest.param(NARROW, 32, 5, 2, "11.23", id="cifar10-5t"),
+        pytest.param(WIDE, 32, 10, 10, "45.01", id="cifar100-10t"),
+        pytest.param(WIDE, 32, 20, 5, "45.28", id="cifar100-20t"),
+        pytest.param(WIDE, 32, 5, 40, "44.97", id="tinyimagenet-5t"),
+        pytest.param(WIDE, 32, 10, 20, "45.11", id="tinyimagenet-10t"),
+    ],
+)
+def test_the_papers_table_for_hat(net: NetSettings, size: int, n_tasks: int, n_classes: int, millions: str) -> None:
+    method, _ = opened(Hat, net, size, n_tasks, n_classes)
+    assert f"{method.n_parameters() / 1e6:.2f}" == millions
+
+
+@pytest.mark.parametrize(
+    ("net", "size", "n_tasks", "n_classes", "millions"),
+    [
+        pytest.param(PooledConvSettings(), 28, 5, 2, "0.58", id="mnist-5t"),
+        pytest.param(NARROW, 32, 5, 2, "11.16", id="cifar10-5t"),
+        pytest.param(WIDE, 32, 10, 10, "44.64", id="cifar100-10t"),
+        pytest.param(WIDE, 32, 20, 5, "44.64", id="cifar100-20t"),
+        pytest.param(WIDE, 32, 5, 40, "44.67", id="tinyimagenet-5t"),
+        pytest.param(WIDE, 32, 10, 20, "44.65", id="tinyimagenet-10t"),
+    ],
+)
+def test_the_papers_table_for_supsup(net: NetSettings, size: int, n_tasks: int, n_classes: int, millions: str) -> None:
+    method, _ = opened(SupSup, net, size, n_tasks, n_classes)
+    assert f"{method.n_parameters() / 1e6:.2f}" == millions
+
+
+def test_supsups_own_network_on_mnist() -> None:
+    method, _ = opened(SupSup, PooledConvSettings(), 28, 5, 2)
+    assert method.n_parameters() == 576_768
 
 
 @pytest.mark.parametrize(
@@ -49,8 +87,8 @@ def test_the_papers_table(net: NetSettings, size: int, n_tasks: int, n_classes: 
 )
 def test_hat_has_one_output_per_class(net: NetSettings, n_tasks: int, n_classes: int, exact: int) -> None:
     # hat.md, test 6: shared weights, and per task normalisation, gates and a head of C outputs.
-    settings = ClomSettings(learning=ContrastiveSettings(rotations=1))
-    method, steps = opened(net, 32, n_tasks, n_classes, settings)
+    method, steps = opened(Hat, net, 32, n_tasks, n_classes)
+    assert isinstance(method, Hat)
     assert method.n_parameters() == exact
     network = method.protection.net
     by_hand = (

@@ -89,9 +89,10 @@ def resolve(
     chosen = content["budgets"][budget]
     maker = method_class(method)
     data = merged(content["data"], chosen.get("data", {}))
-    net = chosen.get("net", content.get("net"))
     methods = merged(content.get("methods", {}), chosen.get("methods", {}))
     settings = merged(methods.get(maker.name, {}), _recipe(maker.name, experiment, budget))
+    # The same network for everyone, unless a system was published with one of its own.
+    net = settings.pop("net", None) or merged(chosen.get("net", content.get("net")), {})
     for name, value in [*entry(method).preset, *(overrides or {}).items()]:
         first, _, rest = name.partition(".")
         target = {"data": data, "net": net}.get(first, settings)

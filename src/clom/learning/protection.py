@@ -74,6 +74,9 @@ class Protection(nn.Module, ABC):
     def after_step(self) -> None:
         """Called after every step of the optimiser: undo whatever it did to the old tasks."""
 
+    def finish(self, task: int, head: nn.Module) -> None:
+        """Called once after a task and its head were learned: whatever only learning needed can go."""
+
 
 class HardAttentionSettings(Settings):
     """HAT's numbers; defaults as in the paper (Appendix, hyper-parameters)."""

@@ -81,6 +81,7 @@ class MaskedMethod(Method):
         for parameter in (*self.protection.weights(number), *self.protection.mask_parameters(number)):
             parameter.requires_grad_(True)
         self.heads[number] = self.learner.learn(self.protection, number, task, self.seed, report)
+        self.protection.finish(number, self.heads[number])
         self.eval().requires_grad_(False)
         if closed := self.protection.closed_groups(number):
             warnings.warn(

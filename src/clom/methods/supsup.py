@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from clom.learning.contrastive import ContrastiveSettings, RotationContrastive
 from clom.learning.cross_entropy import CrossEntropy, CrossEntropySettings
 from clom.learning.learner import Learner
-from clom.learning.supermask import Supermask, SupermaskSettings
+from clom.learning.supermask import MaskedHead, Supermask, SupermaskSettings
 from clom.methods.base import seeded
 from clom.methods.masked import MaskedMethod, MaskedSettings
-from clom.nets import NetSettings, ResNet18Settings, make_net
+from clom.nets import NetSettings, make_net
 
 
 class SupSupSettings(MaskedSettings):
@@ -32,11 +32,17 @@ class _Supermasked(MaskedMethod):
         seed: int,
         learner: Learner,
     ) -> None:
-        nothing_else = {"affine": False} if isinstance(net, ResNet18Settings) else {"bias": False}
+        nothing_else: dict[str, bool] = {name: False for name in ("affine", "bias") if name in type(net).model_fields}
         net = net.model_copy(update=nothing_else)  # nothing but masks is learned
         with seeded(seed, "network"):
             protection = Supermask(make_net(net, image_shape[-1]), settings.supermask)
         super().__init__(net, settings, image_shape, seed, protection, learner)
+
+    def n_parameters(self) -> int:
+        """Random weights and learned heads, as published. The masks come on top: a bit for each weight and task."""
+        masked = [head.weight.numel() for head in self.heads if isinstance(head, MaskedHead)]
+        learned = [p.numel() for head in self.heads if not isinstance(head, MaskedHead) for p in head.parameters()]
+        return sum(p.numel() for p in self.protection.net.parameters()) + max(masked, default=0) + sum(learned)
 
 
 class SupSup(_Supermasked):

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from clom.nets.alexnet import AlexNet, AlexNetSettings
 from clom.nets.layers import Net
+from clom.nets.pooled import PooledConv, PooledConvSettings
 from clom.nets.resnet import ResNet18, ResNet18Settings
 
-NetSettings = AlexNetSettings | ResNet18Settings
+NetSettings = AlexNetSettings | ResNet18Settings | PooledConvSettings
 
 
 def make_net(settings: NetSettings, image_size: int) -> Net:
     """The network that `settings` describes, for square images of `image_size` pixels."""
     if isinstance(settings, AlexNetSettings):
         return AlexNet(settings, image_size)
+    if isinstance(settings, PooledConvSettings):
+        return PooledConv(settings)
     return ResNet18(settings)
 
 
-__all__ = ["AlexNet", "AlexNetSettings", "Net", "NetSettings", "ResNet18", "ResNet18Settings", "make_net"]
+__all__ = [
+    "AlexNet",
+    "AlexNetSettings",
+    "Net",
+    "NetSettings",
+    "PooledConv",
+    "PooledConvSettings",
+    "ResNet18",
+    "ResNet18Settings",
+    "make_net",
+]
