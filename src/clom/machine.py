@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc's malloc.h
@@ -73,7 +75,25 @@ def describe() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "packages": packages,
+        "commit": commit(),
     }
+
+
+def commit() -> str | None:
+    """The revision of the source this runs from, with a plus if it was changed since; None for an installed copy."""
+    source = Path(__file__).resolve().parent
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *words], cwd=source, capture_output=True, text=True, timeout=10)
+
+    try:
+        top = git("rev-parse", "--show-toplevel").stdout.strip()
+        if not top or Path(top) / "src" / "clom" != source:
+            return None
+        changed = git("diff", "--quiet", "HEAD", "--", str(source)).returncode != 0
+        return git("rev-parse", "--short", "HEAD").stdout.strip() + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _processor() -> str:

@@ -14,6 +14,8 @@ from clom.errors import UserError
 COMMANDS = {
     "demo": "Learn embedded digits, task by task, in about two minutes.",
     "run": "Learn an experiment's tasks one after another and measure after each.",
+    "grid": "Do all runs that a file lists; finished ones are skipped.",
+    "record": "Add finished runs to the ledger.",
     "list": "Show the experiments, the methods and the budgets.",
     "doctor": "Show what this machine can do and how long each experiment would take.",
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from clom.data import catalog
 from clom.data.stream import Stream, split
@@ -61,6 +61,8 @@ class RunConfig(Settings):
     net: NetSettings
     settings: dict[str, Any]
     """The method's own settings, all of them, as its `settings_type` resolved them."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Which settings were asked for on top of the recipe, by dotted name; they are contained in the above."""
 
     def make_method(self, image_shape: Sequence[int]) -> Method:
         maker = method_class(self.method)
@@ -105,6 +107,7 @@ def resolve(
         data=_checked(DataSettings, data, "data."),
         net=_checked(_net_type(net), net, "net."),
         settings=_checked(maker.settings_type, settings).model_dump(mode="json"),
+        overrides=dict(overrides or {}),
     )
 
 

@@ -145,6 +145,7 @@ def _summary(config: RunConfig, method: Method, results: list[TaskResult]) -> di
         "method": config.method,
         "budget": config.budget,
         "seed": config.seed,
+        "overrides": config.overrides,
         "til": last.til,
         "cil": last.preferred.cil,
         "cil_by_calibration": {name: way.cil for name, way in last.by_calibration.items()},

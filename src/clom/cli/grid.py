@@ -1,0 +1,117 @@
+"""`clom grid`: a list of runs, one after another or several at once."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from clom.errors import UserError
+
+if TYPE_CHECKING:
+    from clom.experiments.grid import Cell
+
+
+def grid_command(
+    grid: Path,
+    *,
+    out: Path = Path("runs"),
+    data: Path | None = None,
+    ledger: Path | None = None,
+    jobs: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
+    cluster: Literal["none", "slurm", "local"] = "none",
+    dry_run: bool = False,
+) -> None:
+    """Do all runs that a file lists. Finished ones are skipped, so the same command goes on after an interruption.
+
+    Parameters
+    ----------
+    grid
+        YAML file: experiments, methods (or all), budget, seeds, variants; several groups under `blocks`.
+    out
+        Folder for the runs.
+    data
+        Folder with the data sets; otherwise CLOM_DATA or the download cache.
+    ledger
+        File to which every finished run is added, for example results/ledger.jsonl.
+    jobs
+        Runs at the same time, each with its share of the cores.
+    cluster
+        Hand the open runs to SLURM through submitit (clom[slurm]), or to submitit's local executor.
+    dry_run
+        Only show the list.
+    """
+    from clom.experiments.grid import cells, read_grid
+
+    console = Console()
+    todo = cells(read_grid(grid), out)
+    finished = [cell for cell in todo if cell.state == "finished"]
+    console.print(f"{len(todo)} runs, {len(finished)} of them finished.", highlight=False)
+    _record(finished, ledger)
+    remaining = [cell for cell in todo if cell.state != "finished"]
+    if dry_run:
+        for cell in todo:
+            console.print(f"{cell.state:9} {cell.name}", highlight=False)
+        return
+    if cluster != "none":
+        _submit(console, remaining, data, out, cluster)
+    else:
+        _work(console, remaining, data, ledger, jobs)
+    failed = [cell for cell in todo if cell.failure]
+    for cell in failed:
+        console.print(f"failed: {cell.name}: {cell.failure}", highlight=False, soft_wrap=True)
+    if failed:
+        raise UserError(f"{len(failed)} of {len(todo)} runs failed. The same command tries them again.")
+
+
+def _work(console: Console, remaining: list[Cell], data: Path | None, ledger: Path | None, jobs: int) -> None:
+    from clom import machine
+
+    threads = max(1, machine.cores() // jobs)
+    started, n_done = time.monotonic(), 0
+    pool = ThreadPoolExecutor(jobs)
+    running: dict[Future[bool], Cell] = {pool.submit(cell.run, data, threads): cell for cell in remaining}
+    try:
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                cell = running.pop(future)
+                n_done += 1
+                left = (time.monotonic() - started) / n_done * len(running) / 60
+                state = "finished" if future.result() else "FAILED"
+                console.print(
+                    f"{n_done}/{n_done + len(running)}  {state} {cell.name}; about {left:.0f} min left",
+                    highlight=False,
+                    soft_wrap=True,
+                )
+                if future.result():
+                    _record([cell], ledger)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _record(finished: list[Cell], ledger: Path | None) -> None:
+    from clom.experiments.ledger import Row, add
+
+    if ledger is not None and finished:
+        add(ledger, [Row.of_run(cell.folder) for cell in finished])
+
+
+def _submit(console: Console, remaining: list[Cell], data: Path | None, out: Path, cluster: str) -> None:
+    """One job per run; the ledger is filled by calling the command again when they are done."""
+    try:
+        from submitit import AutoExecutor
+    except ImportError:
+        raise UserError("Clusters need the extra packages of clom[slurm]: pip install 'clom[slurm]'.") from None
+    executor = AutoExecutor(folder=out / "jobs", cluster=cluster)
+    executor.update_parameters(name="clom", timeout_min=24 * 60, cpus_per_task=2)
+    with executor.batch():
+        jobs = [executor.submit(cell.run, data) for cell in remaining]
+    console.print(f"Submitted {len(jobs)} jobs; their logs are in {out / 'jobs'}.", highlight=False, soft_wrap=True)
+    if cluster == "local":
+        for job in jobs:
+            job.result()

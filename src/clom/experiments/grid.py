@@ -1,0 +1,113 @@
+"""Many runs as one work list: experiments x methods x seeds x variants. A run that is finished is never repeated."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from clom.errors import UserError, unknown
+from clom.experiments.config import RunConfig, explain, resolve
+from clom.experiments.names import Budget
+from clom.experiments.run import is_finished
+from clom.methods.registry import METHODS
+from clom.settings import Settings
+
+
+class Block(Settings):
+    """All combinations of what it lists."""
+
+    experiments: tuple[str, ...]
+    methods: tuple[str, ...] | Literal["all"] = ("clom",)
+    budget: Budget = "cpu"
+    seeds: tuple[int, ...] = (0,)
+    variants: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"": dict[str, Any]()})
+    """Name -> settings that differ from the recipe, with dotted names; the empty name is the recipe itself."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the list and the folder it lives in."""
+
+    config: RunConfig
+    variant: str
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def state(self) -> Literal["finished", "failed", "open"]:
+        if is_finished(self.folder):
+            return "finished"
+        return "failed" if self.failure else "open"
+
+    @property
+    def failure(self) -> str:
+        """Why the last attempt failed; empty if none did."""
+        path = self.folder / "failure.txt"
+        return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+
+    def command(self, data: Path | None, threads: int | None) -> list[str]:
+        """The ordinary command line of this run, with the interpreter that is running now."""
+        config = self.config
+        words = [sys.executable, "-m", "clom", "run", config.experiment, "--method", config.method]
+        words += ["--budget", config.budget, "--seed", str(config.seed), "--out", str(self.folder)]
+        words += ["--data", str(data)] if data else []
+        words += ["--threads", str(threads)] if threads else []
+        for name, value in config.overrides.items():
+            words += ["--set", f"{name}={json.dumps(value)}"]
+        return words
+
+    def run(self, data: Path | None = None, threads: int | None = None) -> bool:
+        """Do it in a process of its own, whose output goes to `log.txt`; whether it finished."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "failure.txt").unlink(missing_ok=True)
+        with (self.folder / "log.txt").open("wb") as log:
+            done = subprocess.run(self.command(data, threads), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if done.returncode == 0 and is_finished(self.folder):
+            return True
+        lines = (self.folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        reason = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+        (self.folder / "failure.txt").write_text(f"exit code {done.returncode}: {reason}\n", encoding="utf-8")
+        return False
+
+
+def read_grid(path: Path) -> list[Block]:
+    """A YAML file with one block, or with several under `blocks`."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
+        raise UserError(f"{path} cannot be read as YAML: {problem}") from None
+    blocks = content.get("blocks", [content]) if isinstance(content, Mapping) else None
+    if not isinstance(blocks, list) or not blocks:
+        raise UserError(f"{path} must hold experiments, methods and seeds, or several such groups under 'blocks'.")
+    try:
+        return [Block.model_validate(block) for block in blocks]
+    except ValidationError as problem:
+        raise explain(problem, Block) from None
+
+
+def cells(blocks: Sequence[Block], out: Path) -> list[Cell]:
+    """The work list; every name and setting in it is checked before anything runs."""
+    found: dict[str, Cell] = {}
+    for block in blocks:
+        names = tuple(METHODS) if block.methods == "all" else block.methods
+        for experiment, (variant, overrides), method, seed in itertools.product(
+            block.experiments, block.variants.items(), names, block.seeds
+        ):
+            if method not in METHODS:
+                raise unknown("method", method, METHODS)
+            config = resolve(experiment, method, block.budget, seed, overrides)
+            name = config.run_name + (f"-{variant}" if variant else "")
+            found.setdefault(name, Cell(config, variant, out / name))
+    return list(found.values())

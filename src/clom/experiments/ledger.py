@@ -1,0 +1,108 @@
+"""The ledger: one line of JSON for every finished run, written by commands only, never by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clom.errors import UserError
+from clom.model.store import write_safely
+
+FIGURES = (
+    "til",
+    "cil",
+    "cil_by_calibration",
+    "task_detection",
+    "auc_maxlogit",
+    "auc_msp",
+    "forgetting",
+    "average_incremental_til",
+    "average_incremental_cil",
+    "parameters",
+    "memory_bytes",
+    "minutes",
+    "peak_memory_gb",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run: what was run, what came out (fractions, not percent), where."""
+
+    experiment: str
+    method: str
+    budget: str
+    seed: int
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """Settings that differ from the recipe."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    by_task: dict[str, list[Any]] = field(default_factory=dict)
+    """After each task: TIL, CIL, and the TIL of every task so far."""
+    commit: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, int, str]:
+        """A run with the same key replaces an older one."""
+        return self.experiment, self.method, self.budget, self.seed, json.dumps(self.overrides, sort_keys=True)
+
+    @staticmethod
+    def of_run(folder: Path) -> Row:
+        """Read a finished run's folder."""
+        try:
+            summary, environment = (
+                json.loads((folder / name).read_text(encoding="utf-8")) for name in ("summary.json", "environment.json")
+            )
+            lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            history = [json.loads(line) for line in lines]
+            return Row(
+                summary["experiment"],
+                summary["method"],
+                summary["budget"],
+                summary["seed"],
+                summary["overrides"],
+                {name: summary[name] for name in FIGURES},
+                {
+                    "til": [after["til"] for after in history],
+                    "cil": [next(iter(after["by_calibration"].values()))["cil"] for after in history],
+                    "til_by_task": [after["til_by_task"] for after in history],
+                },
+                environment["commit"],
+                {"python": environment["python"], **environment["packages"]},
+                f"{environment['processor']}, {environment['threads']} threads",
+            )
+        except FileNotFoundError as problem:
+            missing = Path(problem.filename).name
+            raise UserError(f"{folder} is not a finished run: it has no {missing}.") from None
+        except (ValueError, KeyError, TypeError, StopIteration) as problem:
+            raise UserError(f"{folder} cannot be read as a run ({problem!r}).") from None
+
+
+def read(path: Path) -> list[Row]:
+    """All rows; none if there is no ledger yet."""
+    if not path.exists():
+        return []
+    try:
+        return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (ValueError, TypeError) as problem:
+        raise UserError(f"{path} is not a ledger ({problem}).") from None
+
+
+def add(path: Path, rows: Iterable[Row]) -> None:
+    """Put rows into the ledger in place of older ones of the same runs; sorted, so that a change is easy to see."""
+    merged = {row.key: row for row in (*read(path), *rows)}
+    lines = [json.dumps(_rounded(asdict(merged[key])), sort_keys=True) for key in sorted(merged)]
+    write_safely(path, "".join(line + "\n" for line in lines).encode())
+
+
+def _rounded(value: Any) -> Any:
+    """Five digits are more than any accuracy has."""
+    if isinstance(value, float):
+        return round(value, 5)
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, Sequence) and not isinstance(value, str) else value

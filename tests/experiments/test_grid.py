@@ -1,0 +1,107 @@
+"""A work list is done once, whatever interrupts it, and says what failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clom.cli import main
+from clom.errors import UserError
+from clom.experiments.grid import Block, Cell, cells, read_grid
+from clom.experiments.ledger import Row, add, read
+
+TINY = {"data.sizes": [2, 2], "data.classes_per_task": None, "plan.epochs": 1}
+
+
+def grid_file(folder: Path, **changes: object) -> Path:
+    block = {"experiments": ["digits-5t"], "methods": ["finetune"], "budget": "smoke", "variants": {"tiny": TINY}}
+    path = folder / "grid.yaml"
+    path.write_text(yaml.safe_dump(block | changes), encoding="utf-8")
+    return path
+
+
+def test_a_block_is_every_combination() -> None:
+    block = Block(
+        experiments=("digits-5t", "mnist-5t"),
+        methods=("clom", "hat"),
+        seeds=(0, 1, 2),
+        variants={"": {}, "s100": {"attention.s_max": 100}},
+    )
+    found = cells([block, block], Path("runs"))
+    assert len(found) == 2 * 2 * 3 * 2  # listed twice, done once
+    names = [cell.name for cell in found]
+    assert "digits-5t-clom-cpu-s0" in names
+    assert "mnist-5t-hat-cpu-s2-s100" in names
+    chosen = next(cell for cell in found if cell.name == "digits-5t-hat-cpu-s1-s100")
+    assert chosen.config.settings["attention"]["s_max"] == 100
+    assert "attention.s_max=100" in chosen.command(None, 1)
+
+
+def test_finished_runs_are_not_repeated_and_failures_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    really_run = Cell.run
+
+    def counted(cell: Cell, data: Path | None = None, threads: int | None = None) -> bool:
+        done.append(cell.name)
+        return really_run(cell, data, threads)
+
+    monkeypatch.setattr(Cell, "run", counted)
+    diverges = {**TINY, "optimiser.kind": "sgd", "optimiser.lr": 1e30}
+    path = grid_file(tmp_path, seeds=[0, 1], variants={"tiny": TINY, "wild": diverges})
+    words = ["grid", str(path), "--out", str(tmp_path / "runs"), "--ledger", str(tmp_path / "ledger.jsonl")]
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert sorted(done) == [f"digits-5t-finetune-smoke-s{seed}-{kind}" for seed in (0, 1) for kind in ("tiny", "wild")]
+    text = " ".join("".join(capsys.readouterr()).split())
+    assert "failed: digits-5t-finetune-smoke-s0-wild" in text
+    assert "diverged" in text
+    assert "2 of 4 runs failed" in text
+    assert [(row.seed, row.overrides["plan.epochs"]) for row in read(tmp_path / "ledger.jsonl")] == [(0, 1), (1, 1)]
+
+    done.clear()
+    with pytest.raises(SystemExit):
+        main(words)
+    assert sorted(done) == [f"digits-5t-finetune-smoke-s{seed}-wild" for seed in (0, 1)]
+    assert "4 runs, 2 of them finished" in capsys.readouterr().out
+
+
+def test_a_cluster_gets_one_job_for_each_run(tmp_path: Path) -> None:
+    path = grid_file(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["grid", str(path), "--out", str(tmp_path / "runs"), "--cluster", "local"])
+    assert not stopped.value.code
+    (summary,) = (tmp_path / "runs").glob("*/summary.json")
+    assert json.loads(summary.read_text())["method"] == "finetune"
+
+
+def test_names_are_checked_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="finetune"):
+        cells(read_grid(grid_file(tmp_path, methods=["finetun"])), tmp_path)
+    with pytest.raises(UserError, match="experiments"):
+        read_grid(grid_file(tmp_path, experimnts=["x"]))
+    (tmp_path / "bad.yaml").write_text("- 1\n")
+    with pytest.raises(UserError, match="must hold"):
+        read_grid(tmp_path / "bad.yaml")
+
+
+def test_the_ledger_replaces_and_sorts(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    add(path, [Row("b", "clom", "cpu", 0, figures={"til": 0.1}), Row("a", "clom", "cpu", 1)])
+    add(path, [Row("b", "clom", "cpu", 0, figures={"til": 0.123456789}), Row("b", "clom", "cpu", 0, {"x": 1})])
+    rows = read(path)
+    assert [row.experiment for row in rows] == ["a", "b", "b"]
+    assert rows[2].figures == {"til": 0.12346}
+
+
+def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no summary\.json"):
+        Row.of_run(tmp_path)
+    (tmp_path / "ledger.jsonl").write_text("nonsense\n")
+    with pytest.raises(UserError, match="not a ledger"):
+        read(tmp_path / "ledger.jsonl")
