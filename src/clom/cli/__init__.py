@@ -14,6 +14,7 @@ from clom.errors import UserError
 COMMANDS = {
     "demo": "Learn embedded digits, task by task, in about two minutes.",
     "run": "Learn an experiment's tasks one after another and measure after each.",
+    "scores": "Compare OOD scores on a finished run: which tells its tasks and other images apart best.",
     "list": "Show the experiments, the methods and the budgets.",
     "doctor": "Show what this machine can do and how long each experiment would take.",
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",
