@@ -87,6 +87,7 @@ def test_the_figures_of_a_clom_run(finished: Path) -> None:
     assert list(report.scores) == [*BLOCK_SCORES, "ODIN", *FEATURE_SCORES]
     assert report.external == {"svhn": 30}
     assert report.missing == ["kmnist"]
+    assert report.exact_memory
     summary = json.loads((finished / "summary.json").read_text())
     assert report.til == pytest.approx(summary["til"])
     assert {name: way.cil for name, way in report.argmax.items()} == pytest.approx(summary["cil_by_calibration"])
@@ -173,6 +174,8 @@ def test_other_masked_methods(method: str, tmp_path: Path) -> None:
 
 def test_a_method_without_features_has_scores_of_its_blocks(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class BlocksOnly:
+        exact_memory = False
+
         def __init__(self, method: Any) -> None:
             self.block, self.calibrations, self.tasks = method.block, method.calibrations, method.tasks
 
@@ -180,6 +183,7 @@ def test_a_method_without_features_has_scores_of_its_blocks(finished: Path, monk
     report = score_run(finished, external=["svhn"])
     check(report)
     assert list(report.scores) == BLOCK_SCORES
+    assert not report.exact_memory
 
 
 def test_one_task_has_nothing_to_be_told_from_but_other_sets(tmp_path: Path) -> None:

@@ -126,6 +126,11 @@ def closing_lines(report: ScoresReport) -> list[str]:
         f"CIL {100 * best.rules['task-then-class'].cil:.1f} (task, then class), {100 * best.rules['product'].cil:.1f} "
         "(product).",
     ]
+    if not report.exact_memory:
+        lines.append(
+            "Note: this method's old tasks change while it learns, so these scores were fitted to training images of "
+            "all tasks at the end, which a continual learner does not have any more."
+        )
     if report.missing:
         lines.append(f"Not on this machine, so left out: {', '.join(report.missing)}. --data names another folder.")
     return lines

@@ -4,6 +4,10 @@ Every score is fitted to a sample of each task's training images and sees the ta
 class within a task is always the block's. Scores are standardised on the task's own validation images; the best one is
 chosen, and the threshold for rejecting images is set, on validation images, too. All other figures are of test images.
 
+Where a task's model never changes after it was learned, all this could have been fitted right then, without keeping an
+image. For methods without exact memory it could not: their scores use old training images that a continual learner does
+not have any more. The report says so.
+
 A head over rotations is read at rotation 0 where a score needs a linear head on the features of the unrotated image
 (ViM's origin, ReAct); the block itself stays the average over the rotations.
 """
@@ -89,6 +93,8 @@ class ScoresReport:
     """External set -> how many of its images were used."""
     missing: list[str]
     """External sets that are not on this machine."""
+    exact_memory: bool
+    """Whether fitting at the end is the same as fitting right after each task."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -132,6 +138,7 @@ def score_run(
         scores=scores,
         external={name: len(images) for name, images in others.items()},
         missing=[name for name in names if name not in others],
+        exact_memory=method.exact_memory,
     )
     write_safely(folder / "scores.json", (json.dumps(report.to_json(), indent=1) + "\n").encode())
     return report
