@@ -97,6 +97,8 @@ def clom(capsys: pytest.CaptureFixture[str]) -> Clom:
         (["run"], ["experiment"]),
         (["list", "methds"], ["methds", "methods"]),
         (["import-authors", "absent.model"], ["absent.model"]),
+        (["scores", "nowhere"], ["nowhere", "config.yaml", "clom run"]),
+        (["scores", "nowhere", "--rejection", "1.5"], ["rejection"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

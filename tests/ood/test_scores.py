@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
 from clom.evaluation.metrics import auc_grid
 from clom.ood.scores import (
@@ -68,12 +70,42 @@ def test_relative_mahalanobis() -> None:
     assert (-score(Outputs(torch.zeros(3, 2), QUERIES))).tolist() == pytest.approx([-0.980, 50, -0.980], abs=1e-3)
 
 
-@pytest.mark.parametrize("score", [Mahalanobis(), RelativeMahalanobis(), KNN(k=1)])
-def test_closed_features_change_nothing(score: Score) -> None:
-    plain = score.fit(OWN)(Outputs(torch.zeros(3, 2), QUERIES))
-    padded = Outputs(OWN.block, torch.nn.functional.pad(TRAIN, (2, 3)), OWN.labels)
-    wide = score.fit(padded)(Outputs(torch.zeros(3, 2), torch.nn.functional.pad(QUERIES, (2, 3))))
+HEAD = torch.tensor([[1.0, -0.5], [-1.0, 0.25]]), torch.tensor([0.5, -0.25])
+OVER_FEATURES: list[Callable[[Tensor, Tensor], Score]] = [
+    lambda weight, bias: Mahalanobis(),
+    lambda weight, bias: RelativeMahalanobis(),
+    lambda weight, bias: KNN(k=1),
+    lambda weight, bias: ViM(weight, bias),
+    lambda weight, bias: ReAct(weight, bias),
+]
+
+
+@pytest.mark.parametrize("make", OVER_FEATURES)
+def test_closed_features_change_nothing(make: Callable[[Tensor, Tensor], Score]) -> None:
+    """Heads of closed units may hold anything: they are never read."""
+    weight, bias = HEAD
+    block = torch.zeros(3, 2)
+    own = Outputs(TRAIN @ weight.T + bias, TRAIN, OWN.labels)
+    plain = make(weight, bias).fit(own)(Outputs(block, QUERIES))
+    padded = Outputs(own.block, torch.nn.functional.pad(TRAIN, (2, 3)), OWN.labels)
+    wide_weight = torch.nn.functional.pad(weight, (2, 3), value=8.0)
+    wide = make(wide_weight, bias).fit(padded)(Outputs(block, torch.nn.functional.pad(QUERIES, (2, 3))))
     torch.testing.assert_close(plain, wide)
+
+
+@pytest.mark.parametrize("make", OVER_FEATURES)
+def test_a_task_without_any_open_feature_says_the_same_of_everything(make: Callable[[Tensor, Tensor], Score]) -> None:
+    none = torch.zeros(8, 2)
+    score = make(*HEAD).fit(Outputs(none, none, OWN.labels))(Outputs(torch.zeros(3, 2), torch.zeros(3, 2)))
+    assert torch.isfinite(score).all()
+    assert len(torch.unique(score)) == 1
+
+
+def test_vim_with_more_features_than_images_keeps_a_residual() -> None:
+    features = torch.randn(10, 40, generator=torch.Generator().manual_seed(0))
+    score = ViM(torch.ones(2, 40), torch.zeros(2)).fit(Outputs(torch.ones(10, 2), features))
+    assert score.outside_.shape == (40, 35)
+    assert 0 < score.alpha_ < 10
 
 
 def test_nearest_neighbours() -> None:

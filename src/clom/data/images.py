@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,3 +54,21 @@ def to_unit(pixels: Tensor) -> Tensor:
     if pixels.shape[1] == 1:
         pixels = pixels.expand(-1, 3, -1, -1)
     return pixels.to(torch.float32).div_(255.0) if pixels.dtype == torch.uint8 else pixels
+
+
+def fitted(images: Images, shape: Sequence[int]) -> Images:
+    """The same pictures with the channels and size of `shape`: resampled smoothly, colours averaged, grey repeated."""
+    channels, height, width = shape
+    values = images.pixels.float()
+    if values.shape[1] != channels:
+        values = values.mean(1, keepdim=True).expand(-1, channels, -1, -1)
+    if values.shape[2:] != (height, width):
+        values = functional.interpolate(values, (height, width), mode="bilinear", antialias=True)
+    return Images(values.round().clamp(0, 255).to(torch.uint8), images.labels)
+
+
+def spread(images: Images, count: int) -> Images:
+    """At most `count` of the images, spread evenly over the whole set."""
+    if len(images) <= count:
+        return images
+    return images[torch.arange(count) * len(images) // count]

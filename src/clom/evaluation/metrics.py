@@ -6,6 +6,7 @@ changes TIL.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -80,28 +81,96 @@ def max_softmax(block: Tensor) -> Tensor:
     return block.softmax(1).max(1).values
 
 
-def auc_grid(blocks_by_test: Sequence[Blocks], score: Callable[[Tensor], Tensor]) -> list[list[float]]:
-    """`[i][j]`: how well task i's model tells its own test images (positive, high score) from task j's."""
-    from sklearn.metrics import roc_auc_score  # slow to import, and only evaluation needs it
+def auc(own: Tensor, other: Tensor) -> float:
+    """P(own > other) + P(own = other) / 2: the area under the ROC curve, whichever side is called positive."""
+    own, ranked = own.double(), other.double().sort().values
+    if not len(own) or not len(ranked) or own.isnan().any() or ranked.isnan().any():
+        raise ValueError("an AUC needs scores on both sides, all of them numbers")
+    below, not_above = (torch.searchsorted(ranked, own, right=right).double() for right in (False, True))
+    return float((below + not_above).mean() / (2 * len(ranked)))
 
-    n_tasks = len(blocks_by_test)
-    grid = [[1.0] * n_tasks for _ in range(n_tasks)]
-    for i in range(n_tasks):
-        own = score(blocks_by_test[i][i])
-        for j in range(n_tasks):
-            if i != j:
-                other = score(blocks_by_test[j][i])
-                truth = torch.cat([torch.ones(len(own)), torch.zeros(len(other))])
-                grid[i][j] = float(roc_auc_score(truth.numpy(), torch.cat([own, other]).double().numpy()))
-    return grid
+
+def fpr95(own: Tensor, other: Tensor, accepted: float = 0.95) -> float:
+    """How much of `other` passes a threshold that at least 95% of `own` pass (score >= threshold).
+
+    Positive is what belongs to the task, as in the CLOM paper; OpenOOD and pytorch-ood call the others positive, which
+    gives another number.
+    """
+    n_accepted = max(1, math.ceil(accepted * len(own) - 1e-9))
+    threshold = own.double().sort(descending=True).values[n_accepted - 1]
+    return float((other.double() >= threshold).double().mean())
+
+
+def aupr(own: Tensor, other: Tensor) -> float:
+    """Average precision with what belongs to the task as positive ("AUPR-in").
+
+    With the others as positive ("AUPR-out") it is `aupr(-other, -own)`. Chance level is the share of positives.
+    """
+    from sklearn.metrics import average_precision_score  # slow to import, and only evaluation needs it
+
+    truth = torch.cat([torch.ones(len(own)), torch.zeros(len(other))])
+    return float(average_precision_score(truth.numpy(), torch.cat([own, other]).double().numpy()))
+
+
+Grid = list[list[float]]
+
+
+def pair_grid(scores_by_test: Sequence[Sequence[Tensor]], measure: Callable[[Tensor, Tensor], float]) -> Grid:
+    """`[i][j]`: how well task i's model tells its own test images from task j's; `scores_by_test[test][model]`."""
+    n_tasks = len(scores_by_test)
+    own = [scores_by_test[task][task] for task in range(n_tasks)]
+    return [[1.0 if i == j else measure(own[i], scores_by_test[j][i]) for j in range(n_tasks)] for i in range(n_tasks)]
+
+
+def auc_grid(blocks_by_test: Sequence[Blocks], score: Callable[[Tensor], Tensor]) -> Grid:
+    return pair_grid([[score(block) for block in blocks] for blocks in blocks_by_test], auc)
+
+
+def mean_of_pairs(grid: Sequence[Sequence[float]], alone: float) -> float:
+    """Mean over j != i, then over i; `alone` for a single task, which has nothing to be told from."""
+    n_tasks = len(grid)
+    if n_tasks < 2:
+        return alone
+    return sum(grid[i][j] for i in range(n_tasks) for j in range(n_tasks) if i != j) / (n_tasks * (n_tasks - 1))
 
 
 def mean_auc(grid: Sequence[Sequence[float]]) -> float:
-    """Mean over j != i, then over i; 1 for a single task, which has nothing to be told from."""
-    n_tasks = len(grid)
-    if n_tasks < 2:
-        return 1.0
-    return sum(grid[i][j] for i in range(n_tasks) for j in range(n_tasks) if i != j) / (n_tasks * (n_tasks - 1))
+    return mean_of_pairs(grid, alone=1.0)
+
+
+def reject_threshold(own_scores: Tensor, false_rejection_rate: float) -> float:
+    """The largest threshold that rejects (score < threshold) no more than this share of the task's own images.
+
+    To be chosen on validation images. With ties or few images fewer are rejected, never more.
+    """
+    if not len(own_scores) or not 0 <= false_rejection_rate < 1:
+        raise ValueError(f"need scores and a rate in [0, 1), got {len(own_scores)} and {false_rejection_rate}")
+    n_rejected = math.floor(false_rejection_rate * len(own_scores))
+    if n_rejected / len(own_scores) > false_rejection_rate:
+        n_rejected -= 1  # the product was rounded up
+    return float(own_scores.double().sort().values[n_rejected])
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """What happens when images that look like nothing learned are rejected. Rates are fractions of the images."""
+
+    wanted: float
+    threshold: float
+    own: float
+    """Of test images of the learned tasks: false rejections."""
+    external: dict[str, float]
+    """Of images of other sets: right rejections."""
+
+
+def rejection(validation: Tensor, test: Tensor, external: Mapping[str, Tensor], wanted: float) -> Rejection:
+    """Choose the threshold on validation images of the learned tasks, and see what it rejects."""
+    threshold = reject_threshold(validation, wanted)
+
+    def rejected(scores: Tensor) -> float:
+        return _mean(scores.double() < threshold)
+
+    return Rejection(wanted, threshold, rejected(test), {name: rejected(scores) for name, scores in external.items()})
 
 
 def evaluate(book: Scorebook, calibrations: Mapping[str, Affine]) -> Evaluation:

@@ -9,6 +9,7 @@
 | `model.safetensors` | the model after the last learned task |
 | `summary.json` | the final figures; its presence says that the run is finished |
 | `figure.svg`, `figure.png` | the run at a glance |
+| `features.safetensors`, `scores.json` | what `clom scores` computed, and its figures |
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 from safetensors.torch import save as to_bytes
 
 from clom import machine
@@ -98,6 +100,18 @@ def execute(
 
 def is_finished(folder: Path) -> bool:
     return (folder / "summary.json").exists()
+
+
+def read_finished(folder: Path) -> RunConfig:
+    """What was run in `folder`, if it was run to the end."""
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} is not the folder of a run: there is no config.yaml in it. 'clom run' makes one.")
+    if not is_finished(folder):
+        raise UserError(f"The run in {folder} is not finished. The 'clom run' command that began it goes on with it.")
+    try:
+        return RunConfig.model_validate(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as problem:
+        raise UserError(f"{folder / 'config.yaml'} is damaged or of another version of this program.") from problem
 
 
 def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, Scorebook, list[TaskResult]]:

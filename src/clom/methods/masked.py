@@ -104,11 +104,17 @@ class MaskedMethod(Method):
         return [self.block(pixels, task) for task in range(len(self.tasks))]
 
     def _score(self, pixels: Tensor, task: int) -> Tensor:
-        """Eq. 6: rotation r of the image reads block r of the head, all rotations as one batch."""
+        return self.logits(to_unit(pixels), task)
+
+    def logits(self, images: Tensor, task: int) -> Tensor:
+        """Eq. 6: rotation r of the image reads block r of the head, all rotations as one batch.
+
+        Images are numbers in [0, 1] with three channels; gradients with respect to them can be taken.
+        """
         count = self.learner.rotations
-        turned = rotations(to_unit(pixels), count).contiguous(memory_format=torch.channels_last)
+        turned = rotations(images, count).contiguous(memory_format=torch.channels_last)
         outputs = self._network(task)(turned)
-        by_rotation = outputs.view(count, len(pixels), count, self.tasks[task].n_classes)
+        by_rotation = outputs.view(count, len(images), count, self.tasks[task].n_classes)
         own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
         return own.mean(-1)
 
@@ -124,6 +130,14 @@ class MaskedMethod(Method):
         """`h(x, k)` of the unrotated images."""
         parts = [self.protection.features(to_unit(part), task) for part in torch.split(pixels, 256)]
         return torch.cat(parts)
+
+    @torch.no_grad()
+    def linear_head(self, task: int) -> tuple[Tensor, Tensor]:
+        """Weight `[classes, features]` and bias of the head that unrotated images read: its first rows, rotation 0."""
+        head, n_classes = self.heads[task], self.tasks[task].n_classes
+        bias = head(torch.zeros(1, self.protection.net.n_features))
+        weight = head(torch.eye(self.protection.net.n_features)) - bias  # any linear head, masked ones too
+        return weight[:, :n_classes].T, bias[0, :n_classes]
 
     def calibrations(self) -> dict[str, Affine]:
         n_tasks = len(self.tasks)

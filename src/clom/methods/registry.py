@@ -41,6 +41,11 @@ METHODS: dict[str, Entry] = {
         "masks, heads, 20 samples a class for calibration",
         preset=(("learning.rotations", 1),),
     ),
+    "clom-odin": Entry(
+        "clom.methods.clom_odin:ClomOdin",
+        "CLOM (ODIN): HAT's classifiers, told apart by ODIN (Liang et al. 2018)",
+        "masks, heads, 20 samples a class for calibration",
+    ),
     "hat": Entry(
         "clom.methods.hat:Hat",
         "HAT: hard attention with an ordinary classifier per task (Serra et al. 2018)",

@@ -23,6 +23,8 @@ class Outputs:
     block: Tensor
     features: Tensor | None = None
     labels: Tensor | None = None
+    odin: Tensor | None = None
+    """The block of the perturbed image (`odin.odin_block`)."""
 
     def need_features(self) -> Tensor:
         if self.features is None:
@@ -94,19 +96,32 @@ class GEN(Score):
 
 
 class _Gaussian:
-    """Squared Mahalanobis distances to means that share one covariance, over the features that vary."""
+    """Squared Mahalanobis distances to means that share one covariance, over the features that vary.
+
+    With `S = L L'`, they are plain distances between `L^-1 h` and `L^-1 mu`.
+    """
 
     def __init__(self, features: Tensor, means: Tensor, centred: Tensor, shrink: float) -> None:
-        self.kept = features.abs().amax(0) > 0
+        self.kept = alive(features)
         covariance = centred[:, self.kept].T @ centred[:, self.kept] / len(centred)
         ridge = shrink * covariance.diagonal().mean().clamp(min=1e-12)
-        self.precision = torch.linalg.inv(covariance + ridge * torch.eye(len(covariance), dtype=covariance.dtype))
-        self.means = means[:, self.kept]
+        self.factor = torch.linalg.cholesky(covariance + ridge * torch.eye(len(covariance), dtype=covariance.dtype))
+        self.means = self._whitened(means)
+
+    def _whitened(self, features: Tensor) -> Tensor:
+        whitened: Tensor = torch.linalg.solve_triangular(self.factor, features[:, self.kept].T, upper=False).T
+        return whitened
 
     def distances(self, features: Tensor) -> Tensor:
         """`[images, means]`"""
-        away = features[:, None, self.kept] - self.means[None]
-        return torch.einsum("nci,ij,ncj->nc", away, self.precision, away)
+        # Not by matrix products: those lose the digits of small distances.
+        exactly = "donot_use_mm_for_euclid_dist"
+        return torch.cdist(self._whitened(features), self.means, compute_mode=exactly).square()
+
+
+def alive(features: Tensor) -> Tensor:
+    """Which features ever answer to the given images."""
+    return features.abs().amax(0) > 0
 
 
 def class_means(features: Tensor, labels: Tensor) -> Tensor:
@@ -166,22 +181,28 @@ class ViM(Score):
     """Energy minus a virtual logit: the part of the feature outside the task's principal space (Wang et al. 2022)."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dimensions: int | None = None) -> None:
-        self.dimensions = dimensions
-        self.origin = -torch.linalg.pinv(weight.double()) @ bias.double()
+        self.weight, self.bias, self.dimensions = weight.double(), bias.double(), dimensions
+        """By default the principal space has half of the dimensions that the features can span."""
 
     def fit(self, own: Outputs) -> Self:
-        centred = own.need_features() - self.origin
+        features = own.need_features()
+        self.kept_ = alive(features)
+        self.origin_ = -torch.linalg.pinv(self.weight[:, self.kept_]) @ self.bias
+        centred = features[:, self.kept_] - self.origin_
         vectors = torch.linalg.eigh(centred.T @ centred / len(centred)).eigenvectors.flip(1)
-        kept = self.dimensions or centred.shape[1] // 2
-        self.outside_ = vectors[:, kept:]
-        residual = (centred @ self.outside_).norm(dim=1)
-        self.alpha_ = float(own.block.amax(1).double().mean() / residual.mean().clamp(min=1e-12))
+        inside = self.dimensions or min(centred.shape) // 2
+        self.outside_ = vectors[:, inside:]
+        largest, residual = own.block.amax(1).double().mean(), self._residual(features).mean()
+        self.alpha_ = float(largest.abs() / residual.clamp(min=1e-12))  # a scale, so never negative
         return self
 
+    def _residual(self, features: Tensor) -> Tensor:
+        residual: Tensor = ((features[:, self.kept_] - self.origin_) @ self.outside_).norm(dim=1)
+        return residual
+
     def __call__(self, outputs: Outputs) -> Tensor:
-        residual = ((outputs.need_features() - self.origin) @ self.outside_).norm(dim=1)
-        score: Tensor = torch.logsumexp(outputs.block.double(), 1) - self.alpha_ * residual
-        return score
+        energy = torch.logsumexp(outputs.block.double(), 1)
+        return energy - self.alpha_ * self._residual(outputs.need_features())
 
 
 class ReAct(Score):
@@ -192,7 +213,7 @@ class ReAct(Score):
 
     def fit(self, own: Outputs) -> Self:
         features = own.need_features()
-        kept = features.abs().amax(0) > 0  # closed units would drag the percentile down to zero
+        kept = alive(features)  # closed units would drag the percentile down to zero
         self.limit_ = float(features[:, kept].flatten().quantile(self.percentile)) if kept.any() else 0.0
         return self
 

@@ -1,0 +1,136 @@
+"""`clom scores`: OOD scores on a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from clom.experiments.scores import ScoreResult, ScoresReport
+
+
+def scores_command(
+    run: Path,
+    *,
+    data: Path | None = None,
+    external: str | None = None,
+    rejection: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] = 0.05,
+    threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+) -> None:
+    """Compare OOD scores on a finished run: which tells its tasks, and images of none of them, apart best.
+
+    Nothing is learned. What the networks say is kept in the run's folder, so a second call is quick.
+
+    Parameters
+    ----------
+    run
+        Folder of a finished run.
+    data
+        Folder with the data sets; otherwise CLOM_DATA or the download cache.
+    external
+        Other data sets whose images belong to no task, for example kmnist,notmnist; by default the experiment's.
+    rejection
+        Share of own images that may be rejected as unknown; the threshold is set on validation images.
+    threads
+        Threads to compute with; by default one per core.
+    """
+    from clom import machine
+    from clom.experiments.scores import score_run
+
+    console = Console()
+    machine.tune_process(threads)
+    names = None if external is None else [name.strip() for name in external.split(",") if name.strip()]
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        line = bar.add_task("asking the task models", total=None)
+        report = score_run(
+            run, data, names, rejection, lambda done, total: bar.update(line, completed=done, total=total)
+        )
+    for table in (tasks_table(report), external_table(report)):
+        table.padding = (0, 1 if console.width >= 100 else 0)
+        console.print(table)
+    for text in closing_lines(report):
+        console.print(text, highlight=False, soft_wrap=True)
+    console.print(f"All figures: {run / 'scores.json'}", highlight=False, soft_wrap=True)
+
+
+Figure = Callable[["ScoreResult"], float]
+Column = tuple[str, Figure, Callable[[list[float]], float] | None]
+"""Title, number, and which of all rows is best (if any)."""
+
+
+def tasks_table(report: ScoresReport) -> Table:
+    """The learned tasks against one another."""
+
+    def of_rule(rule: str, figure: str) -> Figure:
+        return lambda score: float(getattr(score.rules[rule], figure))
+
+    columns: list[Column] = [
+        ("AUC\nvalid.", lambda score: score.auc_validation, max),
+        ("AUC", lambda score: score.auc, max),
+        ("FPR95", lambda score: score.fpr95, min),
+        ("AUPR", lambda score: score.aupr, max),
+    ]
+    for rule, name in (("task-then-class", "task,\nthen\nclass"), ("product", "product")):
+        columns.append((f"TaskDR\n{name}", of_rule(rule, "task_detection"), max))
+        columns.append((f"CIL\n{name}", of_rule(rule, "cil"), max))
+    return _table(f"{report.experiment}, {report.method}: tasks against one another, in percent", report, columns)
+
+
+def external_table(report: ScoresReport) -> Table:
+    """Images of the learned tasks against those of other sets."""
+
+    def auc_of(name: str) -> Figure:
+        return lambda score: score.external_auc[name]
+
+    def rejected_of(name: str) -> Figure:
+        return lambda score: score.rejection.external[name]
+
+    columns: list[Column] = [("own\ntests\nrejected", lambda score: score.rejection.own, None)]
+    for name in report.external:
+        title = name.replace("-", "-\n")
+        columns.append((f"{title}\nAUC", auc_of(name), max))
+        columns.append((f"{title}\nrejected", rejected_of(name), max))
+    return _table("Rejecting what belongs to no task, in percent", report, columns)
+
+
+def _table(title: str, report: ScoresReport, columns: list[Column]) -> Table:
+    table = Table(title=title)
+    table.add_column("score", no_wrap=True)
+    for heading, _, _ in columns:
+        table.add_column(heading, justify="right")
+    cells = []
+    for _, number, choose in columns:
+        numbers = [round(100 * number(score), 1) for score in report.scores.values()]
+        best = choose(numbers) if choose else None
+        cells.append([f"{value:.1f}" + ("*" if value == best else " ") for value in numbers])
+    for row, name in enumerate(report.scores):
+        table.add_row(name, *(column[row] for column in cells), style="bold" if name == report.best else "")
+    return table
+
+
+def closing_lines(report: ScoresReport) -> list[str]:
+    best = report.scores[report.best]
+    ways = ", ".join(f"{100 * way.cil:.1f} (calibration: {name})" for name, way in report.argmax.items())
+    lines = [
+        "* best of its column. FPR95, AUPR: what belongs to the task is positive. Rejected: below a threshold that "
+        f"rejects at most {100 * best.rejection.wanted:g} percent of the tasks' own validation images.",
+        f"TIL {100 * report.til:.1f}. CIL by the largest entry of all blocks, without any score: {ways}.",
+        f"Best score by AUC on validation images: {report.best}; on test images AUC {100 * best.auc:.1f}, "
+        f"CIL {100 * best.rules['task-then-class'].cil:.1f} (task, then class), {100 * best.rules['product'].cil:.1f} "
+        "(product).",
+    ]
+    if not report.exact_memory:
+        lines.append(
+            "Note: this method's old tasks change while it learns, so these scores were fitted to training images of "
+            "all tasks at the end, which a continual learner does not have any more."
+        )
+    if report.missing:
+        lines.append(f"Not on this machine, so left out: {', '.join(report.missing)}. --data names another folder.")
+    return lines

@@ -1,0 +1,38 @@
+"""CLOM (ODIN): the paper's ablation with another OOD detector. HAT as it is learned, ODIN when images are scored.
+
+Its TIL is HAT's up to the tiny step, since a temperature changes no order within a task. Everything downstream reads
+the ODIN blocks: TIL is the best class for the perturbed image, and both calibrations are fitted on these blocks.
+
+T and eps are fixed numbers: no OOD data exist while a task is learned, and tuning them on other tasks' test images
+would be peeking.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from clom.data.images import to_unit
+from clom.methods.hat import Hat, HatSettings
+from clom.ood.odin import EPS, TEMPERATURE, odin_block
+from clom.settings import NonNegative, PositiveNumber
+
+
+class ClomOdinSettings(HatSettings):
+    temperature: PositiveNumber = TEMPERATURE
+    eps: NonNegative = EPS
+    """The step, for pixels in [0, 1]."""
+
+
+class ClomOdin(Hat):
+    """Kim et al. (the CLOM paper), ablation "CLOM (ODIN)"."""
+
+    name = "clom-odin"
+    settings_type = ClomOdinSettings
+    settings: ClomOdinSettings
+
+    def _score(self, pixels: Tensor, task: int) -> Tensor:
+        # `(C S - 1) T` instead of S, so that tasks with different numbers of classes can be compared.
+        logits_of = partial(self.logits, task=task)
+        return odin_block(logits_of, to_unit(pixels), self.settings.temperature, self.settings.eps)

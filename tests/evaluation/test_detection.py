@@ -1,0 +1,147 @@
+"""Telling own images from others: the metrics by hand, with ties, and against scikit-learn."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from clom.evaluation.metrics import (
+    auc,
+    aupr,
+    fpr95,
+    mean_of_pairs,
+    pair_grid,
+    reject_threshold,
+    rejection,
+)
+
+FEW_VALUES = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=40).map(torch.tensor)
+
+
+def scores(*values: float) -> Tensor:
+    return torch.tensor(values)
+
+
+def test_auc_by_hand() -> None:
+    assert auc(scores(0.9, 0.8, 0.4), scores(0.7, 0.3)) == pytest.approx(5 / 6)
+    assert auc(scores(1, 1), scores(1, 0)) == pytest.approx(0.75)
+
+
+@given(FEW_VALUES, FEW_VALUES)
+@settings(max_examples=50, deadline=None)
+def test_auc_is_scikit_learns(own: Tensor, other: Tensor) -> None:
+    truth = torch.cat([torch.ones(len(own)), torch.zeros(len(other))])
+    assert auc(own, other) == pytest.approx(roc_auc_score(truth.numpy(), torch.cat([own, other]).numpy()))
+    assert auc(own, other) == pytest.approx(auc(-other, -own))
+
+
+def test_auc_mixture_law() -> None:
+    """Test 2 of the OOD notes: pooling other sets weighs them by their size."""
+    randomness = torch.Generator().manual_seed(0)
+    own, first = (torch.randn(50, generator=randomness) + shift for shift in (1.0, 0.0))
+    second = torch.randn(10, generator=randomness) + 0.8
+    apart = auc(own, first), auc(own, second)
+    assert auc(own, torch.cat([first, second])) == pytest.approx((50 * apart[0] + 10 * apart[1]) / 60)
+    assert abs(auc(own, torch.cat([first, second])) - sum(apart) / 2) > 0.01
+
+
+@pytest.mark.parametrize(("own", "other"), [([math.nan], [1.0]), ([1.0], [math.nan]), ([], [1.0]), ([1.0], [])])
+def test_auc_of_nothing_is_an_error_not_a_number(own: list[float], other: list[float]) -> None:
+    with pytest.raises(ValueError, match="numbers"):
+        auc(torch.tensor(own), torch.tensor(other))
+
+
+def test_fpr95_by_hand() -> None:
+    # Twenty own images: nineteen must pass, so the threshold is the second smallest score, 2.
+    own = torch.arange(1.0, 21.0)
+    assert fpr95(own, scores(1.9, 2.0, 2.1, 0.0)) == pytest.approx(2 / 4)
+    # Ten: 9.5 of them must pass, which takes all ten.
+    assert fpr95(torch.arange(1.0, 11.0), scores(0.9, 1.0, 5.0)) == pytest.approx(2 / 3)
+    assert fpr95(scores(3.0), scores(1.0, 3.0)) == pytest.approx(0.5)
+    # The bare minimum may be far off as long as it is one of twenty.
+    assert fpr95(torch.cat([torch.full((19,), 5.0), scores(-100.0)]), scores(4.9, -50.0)) == 0.0
+
+
+def test_fpr95_counts_ties_at_the_threshold_as_passing() -> None:
+    assert fpr95(torch.ones(20), scores(1.0, 1.0, 0.9)) == pytest.approx(2 / 3)
+
+
+def test_fpr95_depends_on_which_side_is_positive() -> None:
+    """Test 3 of the OOD notes: AUC does not, FPR95 and AUPR do."""
+    randomness = torch.Generator().manual_seed(0)
+    own, other = torch.randn(200, generator=randomness) + 1, 2 * torch.randn(100, generator=randomness)
+    assert auc(own, other) == pytest.approx(auc(-other, -own))
+    assert abs(fpr95(own, other) - fpr95(-other, -own)) > 0.1
+    assert abs(aupr(own, other) - aupr(-other, -own)) > 0.05
+
+
+@given(FEW_VALUES, FEW_VALUES)
+@settings(max_examples=50, deadline=None)
+def test_fpr95_accepts_enough_and_no_lower_rate_would_do(own: Tensor, other: Tensor) -> None:
+    allowed = [t for t in own.tolist() if float((own >= t).double().mean()) >= 0.95 - 1e-12]
+    assert fpr95(own, other) == pytest.approx(min(float((other >= t).double().mean()) for t in allowed))
+
+
+def test_aupr_by_hand() -> None:
+    # Ranked 4+ 3- 2+ 1-: precision 1 at recall 1/2, 2/3 at recall 1.
+    assert aupr(scores(4, 2), scores(3, 1)) == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
+    # With the others as positive, ranked from the other end: 1- 2+ 3- 4+.
+    assert aupr(-scores(3, 1), -scores(4, 2)) == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
+    assert aupr(scores(1, 1, 1), scores(1)) == pytest.approx(3 / 4)  # all tied: the share of positives
+    assert aupr(scores(5, 4), scores(1, 2)) == 1.0
+
+
+def test_grid_of_pairs() -> None:
+    # Model 0 says 5, 4 about its own images and 1 about the others; model 1 cannot tell.
+    by_test = [[scores(5, 4), scores(1, 1)], [scores(1), scores(1)]]
+    assert pair_grid(by_test, auc) == [[1.0, 1.0], [0.5, 1.0]]
+    assert pair_grid(by_test, fpr95) == [[1.0, 0.0], [1.0, 1.0]]
+    assert mean_of_pairs(pair_grid(by_test, fpr95), alone=0.0) == pytest.approx(0.5)
+    assert mean_of_pairs([[1.0]], alone=0.0) == 0.0
+
+
+# --- rejection -----------------------------------------------------------------------------------------------------
+
+
+def test_reject_threshold_by_hand() -> None:
+    own = torch.arange(1.0, 21.0)
+    assert reject_threshold(own, 0.0) == 1.0
+    assert reject_threshold(own, 0.05) == 2.0  # rejects the one below 2
+    assert reject_threshold(own, 0.09) == 2.0
+    assert reject_threshold(own, 0.1) == 3.0
+    assert reject_threshold(scores(7.0), 0.5) == 7.0
+    assert reject_threshold(scores(1, 1, 1, 2), 0.5) == 1.0  # ties: rejecting some would reject all three
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32) | st.integers(-2, 2).map(float), min_size=1, max_size=60),
+    st.floats(0, 1, exclude_max=True) | st.sampled_from([0.05, 0.1, 0.15, 0.29, 0.3, 0.7, 0.9, 0.95]),
+)
+@settings(max_examples=200, deadline=None)
+def test_no_more_than_the_wanted_rate_is_rejected_where_it_was_chosen(values: list[float], rate: float) -> None:
+    own = torch.tensor(values)
+    threshold = reject_threshold(own, rate)
+    assert int((own.double() < threshold).sum()) / len(own) <= rate
+    # And it is the largest such threshold among the scores.
+    higher = [value for value in own.double().tolist() if value > threshold]
+    if higher:
+        assert int((own.double() < min(higher)).sum()) / len(own) > rate - 1e-9
+
+
+@pytest.mark.parametrize(("own", "rate"), [([], 0.1), ([1.0], 1.0), ([1.0], -0.1)])
+def test_a_threshold_of_nothing_is_an_error(own: list[float], rate: float) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        reject_threshold(torch.tensor(own), rate)
+
+
+def test_rejection_report_by_hand() -> None:
+    report = rejection(torch.arange(10.0), scores(0, 1, 2, 3), {"far": scores(-5, 0.5, 7), "near": scores(9)}, 0.2)
+    assert (report.wanted, report.threshold) == (0.2, 2.0)
+    assert report.own == pytest.approx(2 / 4)
+    assert report.external == {"far": pytest.approx(2 / 3), "near": 0.0}
