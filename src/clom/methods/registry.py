@@ -56,6 +56,11 @@ METHODS: dict[str, Entry] = {
         "SupSup (OOD in CLOM): SupSup's masks with CLOM's learner",
         "masks, heads, normalisation statistics, 20 samples a class for calibration",
     ),
+    "hypernet": Entry(
+        "clom.methods.hypernet:HyperNet",
+        "HyperNet: a network that generates each task's classifier (von Oswald et al. 2020)",
+        "the generating network, a vector and normalisation statistics per task",
+    ),
 }
 
 
