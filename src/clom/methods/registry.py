@@ -70,6 +70,10 @@ METHODS: dict[str, Entry] = {
         "clom.methods.bounds:Joint",
         "Joint training: a new network for all data so far; the upper bound",
         "every training image",
+    "hypernet": Entry(
+        "clom.methods.hypernet:HyperNet",
+        "HyperNet: a network that generates each task's classifier (von Oswald et al. 2020)",
+        "the generating network, a vector and normalisation statistics per task",
     ),
 }
 
