@@ -57,7 +57,7 @@ def test_a_small_network_is_measured_with_more_images(monkeypatch: pytest.Monkey
 
         return fake
 
-    monkeypatch.setattr(estimate, "_measure", steps_of(0.2))
+    monkeypatch.setattr(estimate, "_measure", steps_of(0.3))
     assert measure(resolve("digits-5t")).features == 1
     monkeypatch.setattr(estimate, "_measure", steps_of(0.001))
     assert measure(resolve("digits-5t")).features == 32
