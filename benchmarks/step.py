@@ -136,7 +136,8 @@ def figures(quick: bool = False) -> list[Figure]:
         group = f"training step, {case.name}, {images} images ({8 * images} views)"
         step = times["step"]
         found.append(figure(group, "whole step / bare network", ratios(step, times["bare"]), "x", at_most=case.limit))
-        found.append(figure(group, "whole step, in the training loop", scaled(step, 1000), "ms"))
+        note = "" if case.images == 64 else "fewer images than 64: those would take several seconds a step"
+        found.append(figure(group, "whole step, in the training loop", scaled(step, 1000), "ms", note=note))
         found.append(figure(group, "bare network, forward and backward", scaled(times["bare"], 1000), "ms"))
         found.extend(figure(group, f"part: {name}", scaled(times[name], 1000), "ms") for name in PARTS)
         share = scaled(ratios(times["augmentation"], step), 100)
