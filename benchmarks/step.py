@@ -1,105 +1,145 @@
 """One contrastive training step against the bare network's forward and backward on the same 8N views.
 
-Variants are interleaved in one process and compared by the median of their ratios: this is fair on a noisy machine.
-
-    python benchmarks/step.py [--images 64] [--rounds 20]
+The total is taken from the training loop itself, through its progress reports; the bare network and a step that is
+taken apart run between its steps.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
+import math
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clom import machine
-from clom.data.views import Augmentation, contrastive_views
-from clom.learning.contrastive import Projection
+from benchmarks.measure import Figure, figure, ratios, scaled, seconds
+from benchmarks.models import Subject, random_task, short_settings, subject, untrained
+from clom.data.views import contrastive_views
+from clom.learning.contrastive import ContrastiveSettings, Projection
+from clom.learning.loop import Progress
 from clom.learning.losses import supervised_contrastive
-from clom.learning.optim import OptimiserSettings, make_optimiser
-from clom.learning.protection import HardAttention, HardAttentionSettings
-from clom.methods.base import channels_last
-from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings, make_net
+from clom.learning.optim import make_optimiser
+from clom.methods.clom import ClomSettings
 
-LIMIT = 1.15
-NETS: dict[str, tuple[NetSettings, int]] = {
-    "MNIST net": (AlexNetSettings(), 28),
-    "ResNet-18, width 16": (ResNet18Settings(width=16), 32),
-}
+PARTS = ("augmentation", "network", "loss", "update")
+WARMUP = 2
+_PER_EPOCH = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """N images, so 8N views a step."""
+
+    name: str
+    images: int
+    rounds: int
+    limit: float | None
+
+
+CASES = (
+    Case("MNIST net", 64, 20, 1.10),
+    Case("ResNet-18, width 16", 64, 20, 1.10),
+    Case("ResNet-18, width 64", 8, 20, None),  # 64 images would take ten seconds a step
+)
 
 
 class Steps:
-    """Both variants on one network with two old tasks, so that there is something to protect."""
+    """A network that learns its third task: the two old ones are there to be protected."""
 
-    def __init__(self, settings: NetSettings, size: int, n_images: int) -> None:
-        net = make_net(settings, size)
-        self.protection = HardAttention(net, HardAttentionSettings())
-        for _ in range(3):
-            self.protection.add_task()
-        channels_last(self.protection)
-        self.protection.train()
-        self.protection.begin(2)
-        self.projection = Projection(net.n_features, 128)
-        weights = [*self.protection.weights(2), *self.projection.parameters()]
+    def __init__(self, what: Subject, images: int, rounds: int) -> None:
+        epochs = math.ceil((rounds + WARMUP) / _PER_EPOCH)
+        self.model = untrained(what, 3, settings=short_settings(images, epochs))
+        self.task = random_task(what, images * _PER_EPOCH)
+        self.batch = self.task.train[slice(0, images)]
+        self.protection = self.model.protection
+        self.model.requires_grad_(False)
+        weights, gates = self.protection.weights(2), self.protection.mask_parameters(2)
+        for parameter in (*weights, *gates):
+            parameter.requires_grad_(True)
+        how = self.how
+        self.projection = Projection(self.protection.net.n_features, how.projection)
         self.optimiser = make_optimiser(
-            [(OptimiserSettings(), weights), (OptimiserSettings(lr=0.05), self.protection.mask_parameters(2))]
+            [(how.optimiser, [*weights, *self.projection.parameters()]), (how.gates_optimiser, gates)]
         )
-        self.pixels = torch.randint(0, 256, (n_images, 3, size, size), dtype=torch.uint8)
-        self.labels = torch.arange(n_images) % 2
         self.randomness = torch.Generator().manual_seed(0)
         self.views = self._views()[0]
+        self.times: dict[str, list[float]] = {name: [] for name in ("step", "bare", *PARTS)}
+        self.started = 0.0
 
-    def _views(self) -> tuple[Tensor, Tensor]:
-        images, classes = contrastive_views(self.pixels, self.labels, 2, Augmentation(), self.randomness)
-        return images.contiguous(memory_format=torch.channels_last), classes
+    @property
+    def how(self) -> ContrastiveSettings:
+        settings = self.model.settings
+        assert isinstance(settings, ClomSettings)
+        return settings.learning
+
+    def run(self) -> dict[str, list[float]]:
+        """Seconds by what was done, one of each a round."""
+        self.started = time.perf_counter()
+        self.model.learner.learn(self.protection, 2, self.task, 0, self._after_step)
+        return self.times
+
+    def _after_step(self, progress: Progress) -> None:
+        """Called by the training loop after every step: what happens here does not belong to the step."""
+        if progress.phase != "features":
+            return
+        taken = {"step": time.perf_counter() - self.started, "bare": seconds(self.bare), **self.parts()}
+        if progress.done > WARMUP:
+            for name, value in taken.items():
+                self.times[name].append(value)
+        self.started = time.perf_counter()
 
     def bare(self) -> None:
         """The same network without gates, loss or views: what the arithmetic costs."""
         self.optimiser.zero_grad(set_to_none=True)
         self.protection.net(self.views, 2, {}).square().mean().backward()
 
-    def full(self) -> None:
-        """Everything a training step does."""
+    def parts(self) -> dict[str, float]:
+        """The learner's step, cut at the features so that forward and backward of network and loss are told apart."""
+        clock = [time.perf_counter()]
+
+        def lap() -> None:
+            clock.append(time.perf_counter())
+
         images, classes = self._views()
+        lap()
         features, penalty = self.protection.training_features(images, 2, 0.5)
-        loss = supervised_contrastive(F.normalize(self.projection(features)), classes, 0.07) + penalty
+        lap()
+        cut = features.detach().requires_grad_()
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        z = F.normalize(self.projection(cut))
+        supervised_contrastive(z, classes, self.how.temperature).backward()  # type: ignore[no-untyped-call]
+        lap()
+        torch.autograd.backward([features, penalty], [cut.grad, None])
+        lap()
         self.protection.before_step()
         self.optimiser.step()
         self.protection.after_step()
+        lap()
+        views, forward, loss, backward, update = (b - a for a, b in pairwise(clock))
+        return {"augmentation": views, "network": forward + backward, "loss": loss, "update": update}
+
+    def _views(self) -> tuple[Tensor, Tensor]:
+        how = self.how.augmentation
+        classes = self.task.n_classes
+        images, labels = contrastive_views(self.batch.pixels, self.batch.labels, classes, how, self.randomness)
+        return images.contiguous(memory_format=torch.channels_last), labels
 
 
-def seconds(action: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=64, help="N; a step sees 8N views")
-    parser.add_argument("--rounds", type=int, default=20)
-    options = parser.parse_args()
-    machine.tune_process()
-    for name, (settings, size) in NETS.items():
-        steps = Steps(settings, size, options.images)
-        for _ in range(2):  # the first rounds fill the allocator
-            steps.bare()
-            steps.full()
-        pairs = [(seconds(steps.bare), seconds(steps.full)) for _ in range(options.rounds)]
-        bare, full = (statistics.median(column) * 1000 for column in zip(*pairs, strict=True))
-        ratio = full / bare
-        spread = statistics.quantiles([b / a for a, b in pairs], n=4)
-        print(
-            f"{name}: bare {bare:.0f} ms, step {full:.0f} ms, ratio {ratio:.2f} "
-            f"(quartiles {spread[0]:.2f}-{spread[2]:.2f}; limit {LIMIT})"
-        )
-
-
-if __name__ == "__main__":
-    main()
+def figures(quick: bool = False) -> list[Figure]:
+    found: list[Figure] = []
+    for case in CASES:
+        images, rounds = (2, 3) if quick else (case.images, case.rounds)
+        times = Steps(subject(case.name, quick), images, rounds).run()
+        group = f"training step, {case.name}, {images} images ({8 * images} views)"
+        step = times["step"]
+        found.append(figure(group, "whole step / bare network", ratios(step, times["bare"]), "x", at_most=case.limit))
+        note = "" if case.images == 64 else "fewer images than 64: those would take several seconds a step"
+        found.append(figure(group, "whole step, in the training loop", scaled(step, 1000), "ms", note=note))
+        found.append(figure(group, "bare network, forward and backward", scaled(times["bare"], 1000), "ms"))
+        found.extend(figure(group, f"part: {name}", scaled(times[name], 1000), "ms") for name in PARTS)
+        share = scaled(ratios(times["augmentation"], step), 100)
+        found.append(figure(group, "share of data and augmentation", share, "%"))
+    return found

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from clom.data.images import Images
@@ -16,6 +17,7 @@ from clom.evaluation.metrics import (
     ClassIncremental,
     Evaluation,
     answers,
+    auc,
     auc_grid,
     average_incremental,
     evaluate,
@@ -222,6 +224,26 @@ def test_scaling_moves_the_msp_auc_and_not_the_maxlogit_auc() -> None:
     assert len({round(maxlogit, 12) for maxlogit, _ in by_scale}) == 1
     assert len({round(msp, 12) for _, msp in by_scale}) == 3
     assert 0.5 < by_scale[0][0] < 1.0
+
+
+@given(st.integers(0, 999), st.integers(1, 30), st.integers(1, 30), st.sampled_from([0, 1, 6]))
+@settings(max_examples=50, deadline=None)
+def test_auc_is_scikit_learn_s(seed: int, n_positive: int, n_negative: int, digits: int) -> None:
+    """With rounded scores there are many ties."""
+    randomness = torch.Generator().manual_seed(seed)
+    positive = (torch.randn(n_positive, generator=randomness) + 0.5).round(decimals=digits)
+    negative = torch.randn(n_negative, generator=randomness).round(decimals=digits)
+    truth = [1] * n_positive + [0] * n_negative
+    expected = roc_auc_score(truth, torch.cat([positive, negative]).double().numpy())
+    assert auc(positive, negative) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative"), [([], [1.0]), ([1.0], []), ([float("nan")], [1.0]), ([1.0], [2.0, float("nan")])]
+)
+def test_auc_of_nothing_or_of_no_numbers_is_an_error(positive: list[float], negative: list[float]) -> None:
+    with pytest.raises(ValueError, match="scores on both sides"):
+        auc(torch.tensor(positive), torch.tensor(negative))
 
 
 def history_of(*til_by_task: list[float]) -> list[Evaluation]:

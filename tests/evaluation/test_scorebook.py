@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +15,7 @@ from clom.errors import UserError
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.loop import Report
 from clom.methods.base import Blocks, LearnedTask, Method
+from clom.methods.clom import Clom, ClomSettings
 from clom.nets import AlexNetSettings
 from clom.settings import Settings
 
@@ -74,6 +78,36 @@ def test_exact_memory_computes_every_pair_once() -> None:
     assert sorted(method.computed) == [(model, test) for model in range(4) for test in range(4)]
     book.update(method)
     assert len(method.computed) == 16
+
+
+def test_each_task_s_network_sees_each_test_set_once_however_often_is_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Evaluating after every one of T tasks costs a task's network T passes in all, counted where images go in."""
+    net = AlexNetSettings(channels=(2, 2, 2), kernels=(1, 1, 1), pools=(1, 1, 1), hidden=3)
+    method = Clom(net, ClomSettings(), (1, 4, 4))
+    seen: Counter[int] = Counter()
+    frozen = method.protection.frozen
+
+    def counted(task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        features_of, kept = frozen(task)
+
+        def count(images: Tensor) -> Tensor:
+            seen[task] += len(images)
+            return features_of(images)
+
+        return count, kept
+
+    monkeypatch.setattr(method.protection, "frozen", counted)
+    n_tasks, n_images = 4, 5
+    labels = torch.zeros(n_images, dtype=torch.int64)
+    book = Scorebook([Images(torch.zeros(n_images, 1, 4, 4, dtype=torch.uint8), labels)] * n_tasks)
+    for number in range(n_tasks):
+        method.open_task(LearnedTask(f"task {number}", (f"class {number}",)))
+        for _ in range(2):  # asking again costs nothing
+            book.update(method)
+        assert seen == dict.fromkeys(range(number + 1), (number + 1) * n_images * 4)  # four rotations an image
+    assert book.passes == n_tasks**2
 
 
 def test_without_exact_memory_all_pairs_are_computed_anew_after_each_task() -> None:

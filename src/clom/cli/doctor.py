@@ -36,7 +36,9 @@ def doctor_command(*, data: Path | None = None) -> None:
     places = ", ".join(str(place) for place in catalog.search_path(data))
     console.print(f"Data sets are looked for in: {places}", highlight=False, soft_wrap=True)
     table = Table("experiment", "data", *(f"budget {budget}" for budget in BUDGETS))
-    table.caption = "Estimated from a few timed steps of each network on this machine, alone."
+    table.caption = (
+        "About, at the present load: a few real steps of CLOM were timed for each network, the rest is counted."
+    )
     timed: dict[str, Rates] = {}
     for name in experiment_names():
         times = []

@@ -1,73 +1,102 @@
-"""How long an experiment would take here: a few steps are timed, the rest is counted."""
+"""How long an experiment would take here: a few real steps are timed, the rest is counted."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
-from torch import Tensor
 
+from clom.data.images import Images
+from clom.data.stream import Task
 from clom.experiments.config import RunConfig
 from clom.experiments.names import image_shape_of, read_experiment
-from clom.learning.contrastive import SgdHeadSettings
+from clom.learning.contrastive import ContrastiveSettings, SgdHeadSettings
+from clom.learning.loop import Plan, Progress
 from clom.methods.base import LearnedTask
 from clom.methods.clom import Clom, ClomSettings
 
-_SIZES = (8, 64)  # a small batch first: the widest networks need no more on a small machine
+_SIZES = (1, 4, 32)  # images in a step: few first, the widest networks need no more on a small machine
+_LONG_ENOUGH = 0.25  # seconds for a step: with more images it would take too long
+_STEPS = 3
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Images per second through a network."""
+    """Views per second in each phase of an experiment; the last is answering, where every rotation is a view."""
 
-    training: float
-    inference: float
+    features: float
+    head: float
+    answers: float
 
 
 def estimate_seconds(config: RunConfig, rates: Rates) -> float:
-    """Learning and evaluating all tasks once with CLOM."""
+    """Learning and evaluating all tasks once with CLOM. Left out: reading data, solving heads, calibration, files."""
     size = read_experiment(config.experiment)["size"]
-    settings = ClomSettings.model_validate(config.settings)
-    learning = settings.learning
+    learning = ClomSettings.model_validate(config.settings).learning
     available = min(size["train_per_class"], config.data.train_per_class or size["train_per_class"])
     trained = (1 - config.data.validation) * available * size["classes"]
     tested = min(size["test_per_class"], config.data.test_per_class or size["test_per_class"]) * size["classes"]
     n_tasks = size["classes"] // (config.data.classes_per_task or size["classes"])
     head = learning.head
-    head_views = head.plan.epochs if isinstance(head, SgdHeadSettings) else head.views
-    step_one = 2 * learning.rotations * trained * learning.plan.epochs
-    inference = learning.rotations * (head_views * trained + n_tasks * tested)
-    seconds: float = step_one / rates.training + inference / rates.inference
+    passes = head.plan.epochs if isinstance(head, SgdHeadSettings) else head.views
+    seconds: float = learning.rotations * (
+        2 * trained * learning.plan.epochs / rates.features
+        + passes * trained / rates.head
+        + n_tasks * tested / rates.answers
+    )
     return seconds
 
 
 def measure(config: RunConfig) -> Rates:
-    """Time the network of `config` on this machine, with as many images as take a noticeable but short time."""
-    settings = ClomSettings.model_validate(config.settings)
+    """Let CLOM learn a few random images for a few steps, with as many images as take a noticeable but short time."""
+    for n_images in _SIZES:
+        rates, longest = _measure(config, n_images)
+        if longest > _LONG_ENOUGH:
+            break
+    return rates
+
+
+def _measure(config: RunConfig, n_images: int) -> tuple[Rates, float]:
+    """The rates, and the seconds of a training step."""
+    settings = _brief(ClomSettings.model_validate(config.settings), n_images)
     shape = image_shape_of(config.experiment)
     method = Clom(config.net, settings, shape)
-    method.open_task(LearnedTask("timing", ("a", "b")))
-    method.protection.begin(0)
-    for n_images in _SIZES:
-        images = torch.rand(n_images, 3, *shape[1:]).contiguous(memory_format=torch.channels_last)
-        training = min(_training_seconds(method, images) for _ in range(2))
-        if training > 0.1:
-            break
-    return Rates(n_images / training, n_images / min(_inference_seconds(method, images) for _ in range(2)))
+    method.open_task(LearnedTask("timing", ("a",)))
+    images = Images(torch.zeros(n_images, *shape, dtype=torch.uint8), torch.zeros(n_images, dtype=torch.int64))
+    clock = _Clock()
+    # Not `method.learn`: that also does what takes its time once a task, which would be counted for every step.
+    method.learner.learn(method.protection, 0, Task("timing", ("a",), images, images), 0, clock)
+    answering = []
+    for _ in range(_STEPS):
+        started = time.perf_counter()
+        method.block(images.pixels, 0)
+        answering.append(time.perf_counter() - started)
+    views = settings.learning.rotations * n_images
+    features, head = clock.seconds("features"), clock.seconds("head")
+    return Rates(2 * views / features, views / head, views / min(answering)), features
 
 
-def _training_seconds(method: Clom, images: Tensor) -> float:
-    method.protection.train()
-    started = time.perf_counter()
-    features, penalty = method.protection.training_features(images, 0, 0.5)
-    (features.square().mean() + penalty).backward()  # type: ignore[no-untyped-call]
-    return time.perf_counter() - started
+def _brief(settings: ClomSettings, batch: int) -> ClomSettings:
+    """The same learning in a few steps."""
+    learning: ContrastiveSettings = settings.learning
+    plan = Plan(epochs=_STEPS, batch=batch)
+    sgd = isinstance(learning.head, SgdHeadSettings)
+    head = learning.head.model_copy(update={"plan": plan} if sgd else {"views": _STEPS, "iterations": 1})
+    return settings.model_copy(update={"learning": learning.model_copy(update={"plan": plan, "head": head})})
 
 
-@torch.no_grad()
-def _inference_seconds(method: Clom, images: Tensor) -> float:
-    method.protection.eval()
-    started = time.perf_counter()
-    method.protection.features(images, 0)
-    return time.perf_counter() - started
+class _Clock:
+    """Notes when each step was finished, from the reports of the training loop."""
+
+    def __init__(self) -> None:
+        self._finished: dict[str, list[float]] = {}
+
+    def __call__(self, progress: Progress) -> None:
+        self._finished.setdefault(progress.phase, []).append(time.perf_counter())
+
+    def seconds(self, phase: str) -> float:
+        """The shortest step of a phase: others may have been disturbed, and the first one prepares things."""
+        times = self._finished[phase]
+        return min(after - before for before, after in pairwise(times))

@@ -65,6 +65,7 @@ class Method(nn.Module, ABC):
             with seeded(self.seed, "learn", len(self.tasks)):
                 self.open_task(LearnedTask(task.name, task.class_names))
                 self._learn(task, report)
+            self.zero_grad(set_to_none=True)  # gradients of finished tasks would be kept for ever
         except BaseException:
             self.__dict__.update(before.__dict__)
             raise

