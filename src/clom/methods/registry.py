@@ -66,6 +66,11 @@ METHODS: dict[str, Entry] = {
         "Joint training: a new network for all data so far; the upper bound",
         "every training image",
     ),
+    "a-rps": Entry(
+        "clom.methods.a_rps:ARps",
+        "A-RPS: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
+        "every module used, exemplars (200 for ten classes, 2000 for more)",
+    ),
 }
 
 
