@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
 from clom.learning.distillation import soft_kl, teacher_of
 from clom.methods.a_rps import ARps, ARpsSettings, phi, repo_distillation, trainable
+from clom.model.store import load_model, save_model
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
-from methods.check import check_method
+from methods.check import check_equal, check_method
 
 SMALL = {"widths": [8, 8, 12], "pools": [2], "modules": 4}
 DEEPER = {"widths": [6, 6, 8, 8], "pools": [1, 3], "modules": 2}
@@ -113,17 +115,37 @@ def test_frozen_paths_do_not_move(tiny_stream: Stream) -> None:
         assert all(norm.num_batches_tracked is not None and norm.num_batches_tracked > 0 for norm in norms)
 
 
-def test_paths_change_when_they_should(tiny_stream: Stream) -> None:
-    counts = {"interval 1": [1, 2, 3], "interval 2": [1, 1, 2], "none": [1, 1, 1]}
-    rules = {"interval 1": {"interval": 1}, "interval 2": {"interval": 2}, "none": {"kind": "none"}}
-    for name, rule in rules.items():
-        method = make(switching=rule, prefer_free=True, plan={"epochs": 1, "batch": 16})
-        found = []
-        for task in tiny_stream:
-            method.learn(task)
-            found.append(len(method.backbone.paths))
-        assert found == counts[name]
-        assert method.backbone.paths[0].tolist() == [0, 0, 0]
+@pytest.mark.parametrize(
+    ("rule", "counts"),
+    [
+        ({"interval": 1}, [1, 2, 3]),
+        ({"interval": 2}, [1, 1, 2]),
+        ({"kind": "none"}, [1, 1, 1]),
+        ({"kind": "fisher_capacity", "interval": 2, "least_idle": 0, "samples": 2}, [1, 1, 2]),
+        ({"kind": "fisher_capacity", "interval": 2, "least_idle": 1.1, "samples": 2}, [1, 2, 3]),
+    ],
+)
+def test_paths_change_when_they_should(rule: dict[str, Any], counts: list[int], tiny_stream: Stream) -> None:
+    method = make(switching=rule, prefer_free=True, plan={"epochs": 1, "batch": 16})
+    found = []
+    for task in tiny_stream:
+        method.learn(task)
+        found.append(len(method.backbone.paths))
+    assert found == counts
+    assert method.backbone.paths[0].tolist() == [0, 0, 0]
+
+
+def test_a_stored_model_has_its_modules_and_its_plans(tiny_stream: Stream, tmp_path: Path) -> None:
+    method = make(switching={"interval": 1}, plan={"epochs": 1, "batch": 16}, prefer_free=True)
+    for task in tiny_stream:
+        method.learn(task)
+    save_model(tmp_path / "model", method)
+    loaded = load_model(tmp_path / "model")
+    assert isinstance(loaded, ARps)
+    check_equal(loaded, method, tiny_stream.tests[0].pixels)
+    assert loaded.backbone.paths.tolist() == method.backbone.paths.tolist()
+    assert len(loaded.backbone.paths) == 3
+    assert bool(loaded.switch_due)
 
 
 def test_the_teacher_knows_the_previous_paths_only(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ from clom.nets.paths import PathNet, PathSettings, draw_path
 from clom.nets.plain import CosineHead, LinearHead
 from clom.settings import NonNegative, Positive
 
+Head = LinearHead | CosineHead
 TEMPERATURE = 2.0
 
 
@@ -57,7 +58,7 @@ class ARpsSettings(ReplaySettings):
     distill: Literal["repo", "kl_old"] = "repo"
     """`repo`: as in the public code. `kl_old`: a plain divergence over the old classes, mean over the batch."""
     gamma: NonNegative = 2.5
-    """How fast the weight of the distillation grows."""
+    """How fast the weight of the distillation grows after J tasks; J is the `interval` of `switching`."""
     repeat_exemplars: Positive = 1
     """How often an epoch shows each exemplar: 1 in RPS-Net's CIFAR script, 10 in its MNIST script."""
 
@@ -68,7 +69,7 @@ class _Run:
 
     accuracy: float
     backbone: PathNet
-    head: LinearHead | CosineHead
+    head: Head
 
 
 class ARps(ReplayMethod):
@@ -90,6 +91,8 @@ class ARps(ReplayMethod):
         return PathNet(self.settings.paths, self.image_shape[-1])
 
     def _learn(self, task: Task, report: Report) -> None:
+        if self.settings.candidates > 1 and not len(task.validation):
+            raise UserError(f"Task '{task.name}' has no validation images to choose a candidate by: set candidates=1.")
         before = self.backbone, self.head
         runs = (self._run(number, before, task, report) for number in range(self.settings.candidates))
         best = max(runs, key=lambda run: run.accuracy)
@@ -97,14 +100,14 @@ class ARps(ReplayMethod):
         self._plan_next_path(task)
         self.keep(task, self._random_exemplars(task))
 
-    def _run(self, number: int, before: tuple[nn.Module, nn.Module], task: Task, report: Report) -> _Run:
+    def _run(self, number: int, before: tuple[PathNet, Head], task: Task, report: Report) -> _Run:
         """Train one candidate, starting from the networks `before` this task."""
-        self.backbone, self.head = copy.deepcopy(before)  # type: ignore[assignment]
+        self.backbone, self.head = copy.deepcopy(before)
         if self.switch_due:
             self._begin_path(number)
         self.backbone.freeze()
         learning = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        # The teacher has only the modules of the previous paths, because the new ones are made after it.
+        # `before` has no module of the new path, so the teacher answers with the previous paths alone.
         teacher = teacher_of(nn.Sequential(*before)) if self.n_old else None
         phase = "learning" if self.settings.candidates == 1 else f"candidate {number + 1}"
         pixels, labels = self._with_exemplars(*self.new_data(task), self.settings.repeat_exemplars)
@@ -152,8 +155,6 @@ class ARps(ReplayMethod):
         """Mean over the classes so far: new ones on validation images, old ones on exemplars, all that is left."""
         if self.settings.candidates == 1:
             return 0.0  # nothing to choose
-        if not len(task.validation):
-            raise UserError(f"Task '{task.name}' has no validation images to choose a candidate by: set candidates=1.")
         pixels, labels = self._with_exemplars(task.validation.pixels, task.validation.labels + self.n_old)
         right = (self.scores(pixels).argmax(1) == labels).double()
         return float(torch.stack([right[labels == label].mean() for label in torch.unique(labels)]).mean())
