@@ -75,6 +75,11 @@ METHODS: dict[str, Entry] = {
         "HyperNet: a network that generates each task's classifier (von Oswald et al. 2020)",
         "the generating network, a vector and normalisation statistics per task",
     ),
+    "a-rps": Entry(
+        "clom.methods.a_rps:ARps",
+        "A-RPS: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
+        "every module used, exemplars (200 for ten classes, 2000 for more)",
+    ),
 }
 
 

@@ -1,0 +1,63 @@
+"""When a system of random paths goes over to the next path. Asked after every task; one class per rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor
+
+from clom.settings import Count, NonNegative, Positive, Settings
+
+FisherOf = Callable[[int], Tensor]
+"""From at most so many images: how much each free parameter of the current path matters to the answers."""
+
+
+class Interval(Settings):
+    """A new path every `interval` tasks: the rule of the public code (RPS-Net), and the default."""
+
+    kind: Literal["interval"] = "interval"
+    interval: Positive = 2
+    """J."""
+
+    def should_switch(self, task: int, age: int, fisher_of: FisherOf) -> bool:
+        """After task `task`, counted from 0, the `age`-th on its path."""
+        return (task + 1) % self.interval == 0
+
+
+class FisherCapacity(Settings):
+    """A new path when too few parameters of the current one are idle, at the latest after `interval` tasks.
+
+    Our own stand-in: A-RPS decides by a measure of the network's capacity whose formula is in no public code.
+    """
+
+    kind: Literal["fisher_capacity"] = "fisher_capacity"
+    interval: Positive = 4
+    """The greatest age of a path."""
+    idle: NonNegative = 0.1
+    """A parameter is idle if its Fisher information is below this share of the mean."""
+    least_idle: NonNegative = 0.2
+    """Switch if the share of idle parameters is below."""
+    samples: Positive = 1000
+
+    def should_switch(self, task: int, age: int, fisher_of: FisherOf) -> bool:
+        return age >= self.interval or idle_share(fisher_of(self.samples), self.idle) < self.least_idle
+
+
+class Never(Settings):
+    """One path for all tasks: replay and distillation on an ordinary network."""
+
+    kind: Literal["none"] = "none"
+    interval: Count = 10
+    """Only for the weight of the distillation, which stays 1 for so many tasks."""
+
+    def should_switch(self, task: int, age: int, fisher_of: FisherOf) -> bool:
+        return False
+
+
+Switching = Interval | FisherCapacity | Never
+
+
+def idle_share(fisher: Tensor, threshold: float) -> float:
+    """The share of parameters whose Fisher information is below `threshold` times the mean; 0 if there are none."""
+    return float((fisher < threshold * fisher.mean()).double().mean()) if len(fisher) else 0.0
