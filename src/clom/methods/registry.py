@@ -66,6 +66,16 @@ METHODS: dict[str, Entry] = {
         "Joint training: a new network for all data so far; the upper bound",
         "every training image",
     ),
+    "bic": Entry(
+        "clom.methods.bic:Bic",
+        "BiC: replay and distillation, then a bias correction per task (Wu et al. 2019)",
+        "exemplars to train and to validate, two numbers a task",
+    ),
+    "derpp": Entry(
+        "clom.methods.derpp:Derpp",
+        "DER++: replay of images with the outputs they once had (Buzzega et al. 2020)",
+        "a reservoir of images and outputs",
+    ),
 }
 
 
