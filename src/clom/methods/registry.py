@@ -80,6 +80,16 @@ METHODS: dict[str, Entry] = {
         "A-RPS: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
         "every module used, exemplars (200 for ten classes, 2000 for more)",
     ),
+    "bic": Entry(
+        "clom.methods.bic:Bic",
+        "BiC: replay and distillation, then a bias correction per task (Wu et al. 2019)",
+        "exemplars to train and to validate, two numbers a task",
+    ),
+    "derpp": Entry(
+        "clom.methods.derpp:Derpp",
+        "DER++: replay of images with the outputs they once had (Buzzega et al. 2020)",
+        "a reservoir of images and outputs",
+    ),
 }
 
 

@@ -1,0 +1,263 @@
+"""DER++: the numbers of its specification, the reservoir's law, and what replay must not do."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clom.data.images import DataSet, Images
+from clom.data.stream import Stream, Task, split
+from clom.evaluation.metrics import evaluate
+from clom.evaluation.scorebook import Scorebook
+from clom.learning.loop import Progress, silent
+from clom.methods.base import LearnedTask
+from clom.methods.bounds import FineTune
+from clom.methods.derpp import Derpp, DerppSettings, Draw, Reservoir, output_loss, uniform
+from clom.methods.shared import SharedSettings
+from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
+from methods.check import check_method
+
+ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
+PLAN = {"epochs": 2, "batch": 16}
+
+
+def make(net: NetSettings = ALEXNET, seed: int = 0, **settings: Any) -> Derpp:
+    return Derpp(net, DerppSettings.model_validate({"plan": PLAN, **settings}), (1, 8, 8), seed)
+
+
+def offer(reservoir: Reservoir, numbers: range, draw: Draw, width: int = 3) -> None:
+    """Item number i is an image filled with i, labelled i, with outputs i."""
+    labels = torch.tensor(list(numbers))
+    pixels = labels.to(torch.uint8)[:, None, None, None].expand(-1, 1, 2, 2)
+    reservoir.offer(pixels, labels, labels[:, None].float().expand(-1, width), draw)
+
+
+def reservoir_of(size: int, width: int = 3) -> Reservoir:
+    reservoir = Reservoir(size, (1, 2, 2))
+    reservoir.widen(width)
+    return reservoir
+
+
+@pytest.mark.parametrize("net", [ALEXNET, ResNet18Settings(width=8)])
+@pytest.mark.parametrize("size", [200, 20, 1, 0])
+def test_is_a_method(size: int, net: NetSettings, tiny_stream: Stream) -> None:
+    check_method(lambda seed: make(net, seed, memory={"size": size}, replay_batch=8), tiny_stream)
+
+
+# --- the specification's numbers --------------------------------------------------------------------------------------
+
+
+def test_1_the_mean_over_outputs_not_the_squared_norm() -> None:
+    outputs, stored = torch.tensor([[0.5, 0.5, -1]]), torch.tensor([[1.0, 0, -1]])
+    assert float(output_loss(outputs, stored, torch.tensor([3]))) == pytest.approx(0.1666667, abs=1e-6)
+    assert float((outputs - stored).norm() ** 2) == pytest.approx(0.5)
+
+
+class Saying(nn.Module):
+    """Example 2: to the stream's dark and bright images, then to the first draw, then to the second."""
+
+    n_features = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zero = nn.Parameter(torch.zeros(3))
+        self.calls = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == 1:
+            return torch.tensor([[2.0, 0, 0], [0, 1, 0]])[(images[:, 0, 0, 0] > 0.5).long()] + self.zero
+        outputs = torch.tensor([[0.5, 0.5, -1]] if self.calls == 2 else [[0.0, 0, 1]])
+        return outputs.expand(len(images), -1) + self.zero
+
+
+def test_2_the_whole_loss() -> None:
+    method = make(alpha=0.2, beta=0.5, plan={"epochs": 1, "batch": 2})
+    task = LearnedTask("only", ("a", "b", "c"))
+    method.open_task(task)
+    method.backbone, method.head = Saying(), nn.Identity()  # type: ignore[assignment]
+    stored = torch.tensor([[1.0, 0, -1]]).expand(4, -1)
+    method.reservoir.offer(
+        torch.zeros(4, 1, 8, 8), torch.ones(4, dtype=torch.int64), stored, uniform(torch.Generator())
+    )
+    pixels = torch.tensor([0, 255], dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8)
+    stream = Images(pixels, torch.tensor([0, 1]))
+    told: list[Progress] = []
+    method._learn(Task(task.name, task.class_names, stream, stream), told.append)
+    # .3954948 + .2 * .1666667 + .5 * 1.5514448
+    assert [progress.loss for progress in told] == pytest.approx([1.2045505], abs=1e-6)
+
+
+def test_3_every_item_is_kept_with_the_same_probability() -> None:
+    """All outcomes of the draws for two places and four items, each equally likely."""
+    bounds: list[int] = []
+
+    def none(bound: int) -> int:
+        bounds.append(bound)
+        return bound - 1
+
+    offer(reservoir_of(2), range(4), none)
+    assert bounds == [3, 4], "item N is drawn for from 0 to N, N included"
+    kept, outcomes = torch.zeros(4), list(product(range(3), range(4)))
+    for outcome in outcomes:
+        reservoir, draws = reservoir_of(2), iter(outcome)
+        offer(reservoir, range(4), lambda bound, draws=draws: next(draws))  # type: ignore[misc]
+        kept[reservoir.labels] += 1
+    assert (kept / len(outcomes)).tolist() == [0.5, 0.5, 0.5, 0.5]
+
+
+def test_3_the_draw_reaches_every_number_below_the_bound() -> None:
+    draw = uniform(torch.Generator().manual_seed(0))
+    counts = torch.bincount(torch.tensor([draw(3) for _ in range(3000)]), minlength=3)
+    assert len(counts) == 3
+    assert bool(((counts - 1000).abs() < 120).all())
+
+
+class Constant(nn.Module):
+    """x = [1, 2] whatever the image."""
+
+    n_features = 2
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.tensor([[1.0, 2.0]]).expand(len(images), -1)
+
+
+def test_4_stored_outputs_are_those_before_the_step() -> None:
+    method = make(plan={"epochs": 1, "batch": 1}, optimiser={"kind": "sgd", "lr": 0.1})
+    method.open_task(LearnedTask("only", ("a", "b", "c")))
+    method.backbone = Constant()  # type: ignore[assignment]
+    torch.manual_seed(0)
+    method.head.parts[0] = nn.Linear(2, 3)
+    image = Images(torch.full((1, 1, 8, 8), 7, dtype=torch.uint8), torch.tensor([1]))
+    method._learn(Task("only", ("a", "b", "c"), image, image), silent)
+    before, after = torch.tensor([0.7393418, -1.0620983, 0.0441350]), torch.tensor([0.3787718, -0.5216143, -0.1357790])
+    torch.testing.assert_close(method.reservoir.outputs[0], before, rtol=0, atol=1e-6)
+    torch.testing.assert_close(method.logits(torch.zeros(1, 3, 8, 8))[0], after, rtol=0, atol=1e-6)
+    assert torch.equal(method.reservoir.pixels[0], image.pixels[0]), "the image is stored as it is"
+    assert int(method.reservoir.labels[0]) == 1
+    assert (len(method.reservoir), int(method.reservoir.offered)) == (1, 1)
+
+
+def test_5_answers_are_over_the_classes_seen() -> None:
+    method = make()
+    outputs = [torch.tensor([3.0, 1]), torch.tensor([2, 2.5]), torch.tensor([5.0, 0])]
+    answers = []
+    for number, bias in enumerate(outputs):
+        method.open_task(LearnedTask(f"task {number}", (f"{number}a", f"{number}b")))
+        part = method.head.parts[number]
+        assert isinstance(part, nn.Linear)
+        with torch.no_grad():
+            part.weight.zero_()
+            part.bias.copy_(bias)
+        blocks = method.blocks(torch.zeros(1, 1, 8, 8, dtype=torch.uint8))
+        answers.append(int(torch.cat(blocks, 1).argmax()))
+    assert answers == [0, 0, 4]
+    assert 2 + int(blocks[1].argmax()) == 3
+
+
+@pytest.mark.parametrize("net", [ALEXNET, ResNet18Settings(width=8)])
+def test_6_without_weights_it_is_fine_tuning(net: NetSettings, tiny_stream: Stream) -> None:
+    ours = make(net, alpha=0.0, beta=0.0)
+    plain = FineTune(net, SharedSettings.model_validate({"plan": PLAN}), (1, 8, 8))
+    for task in tiny_stream:
+        ours.learn(task)
+        plain.learn(task)
+    theirs = plain.state_dict()
+    mine = {name: value for name, value in ours.state_dict().items() if not name.startswith("reservoir.")}
+    assert list(mine) == list(theirs)
+    assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+    assert int(ours.reservoir.offered) == sum(len(task.train) for task in tiny_stream) * 2
+
+
+def test_7_filling() -> None:
+    reservoir, randomness = reservoir_of(5), torch.Generator().manual_seed(0)
+    for taken in range(1, 8):
+        offer(reservoir, range(taken, taken + 1), uniform(randomness))
+        assert len(reservoir) == min(taken, 5)
+        drawn = reservoir.sample(10, randomness)
+        assert sorted(drawn.tolist()) == list(range(len(reservoir))), "without replacement, and never an empty place"
+        assert bool((reservoir.labels[drawn] > 0).all())
+        assert len(reservoir.sample(2, randomness)) == min(taken, 2)
+
+
+# --- laws -------------------------------------------------------------------------------------------------------------
+
+
+def test_new_outputs_are_not_pulled_anywhere() -> None:
+    """An item stored with two outputs says nothing about the third; another one, stored later, does."""
+    outputs = torch.tensor([[1.0, 2, 5], [1, 2, 5]], requires_grad=True)
+    stored, widths = torch.tensor([[0.0, 0, 0], [0, 0, 1]]), torch.tensor([2, 3])
+    loss = output_loss(outputs, stored, widths)
+    assert float(loss.detach()) == pytest.approx((1 + 4 + 1 + 4 + 16) / 5)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert outputs.grad is not None
+    assert float(outputs.grad[0, 2]) == 0
+    assert float(outputs.grad[1, 2]) > 0
+
+
+def test_items_stay_together() -> None:
+    reservoir = reservoir_of(4)
+    offer(reservoir, range(1, 30), uniform(torch.Generator().manual_seed(3)))
+    reservoir.widen(5)
+    offer(reservoir, range(30, 60), uniform(torch.Generator().manual_seed(4)), width=5)
+    assert len(set(reservoir.labels.tolist())) == 4
+    for place in range(4):
+        label, width = int(reservoir.labels[place]), int(reservoir.widths[place])
+        assert width == (3 if label < 30 else 5)
+        assert reservoir.pixels[place].flatten().tolist() == [label] * 4
+        assert reservoir.outputs[place].tolist() == [label] * width + [0] * (5 - width)
+
+
+def test_outputs_are_copies() -> None:
+    reservoir, outputs = reservoir_of(2), torch.ones(1, 3)
+    reservoir.offer(torch.zeros(1, 1, 2, 2), torch.tensor([0]), outputs, uniform(torch.Generator()))
+    outputs.fill_(9)
+    assert reservoir.outputs[0].tolist() == [1, 1, 1]
+
+
+def test_memory_counts_images_and_outputs(tiny_stream: Stream) -> None:
+    method = make(memory={"size": 500})
+    assert method.memory_bytes == 0
+    method.learn(tiny_stream[0])
+    items = len(tiny_stream[0].train) * 2  # every image in both epochs
+    assert method.memory_bytes == items * (64 + 2 * 4)
+    method.learn(tiny_stream[1])
+    assert method.memory_bytes == items * (64 + 2 * 4) + items * (64 + 4 * 4)
+
+
+class Recorded(Derpp):
+    """Remembers the batches that went through the network in training."""
+
+    def logits(self, images: Tensor) -> Tensor:
+        if not hasattr(self, "batches"):
+            self.batches: list[Tensor] = []
+        self.batches.append(images.detach().clone())
+        return super().logits(images)
+
+
+def test_two_independent_draws_a_step(tiny_stream: Stream) -> None:
+    settings = DerppSettings.model_validate({"plan": {"epochs": 1, "batch": 12}, "replay_batch": 6})
+    method = Recorded(ALEXNET, settings, (1, 8, 8))
+    method.learn(tiny_stream[0])
+    # 24 images: the first step finds an empty reservoir, the second replays.
+    assert [len(batch) for batch in method.batches] == [12, 12, 6, 6]
+    assert not torch.equal(method.batches[2], method.batches[3])
+    stored = {image.numpy().tobytes() for image in method.batches[0]}
+    for replayed in method.batches[2:]:
+        assert len({image.numpy().tobytes() for image in replayed} & stored) == 6
+
+
+def test_learns_digits(digits: DataSet) -> None:
+    stream = split(digits, [2, 2, 2], train_per_class=60, test_per_class=20)
+    method = make(plan={"epochs": 20, "batch": 16}, memory={"size": 60})
+    for task in stream:
+        method.learn(task)
+    book = Scorebook(stream.tests)
+    book.update(method)
+    evaluation = evaluate(book, method.calibrations())
+    assert evaluation.til > 0.9
+    assert evaluation.preferred.cil > 0.75
