@@ -66,6 +66,16 @@ METHODS: dict[str, Entry] = {
         "Joint training: a new network for all data so far; the upper bound",
         "every training image",
     ),
+    "co2l": Entry(
+        "clom.methods.co2l:Co2L",
+        "Co2L: contrastive features kept by distilling similarities, classifier made anew (Cha et al. 2021)",
+        "training images, 200 in all (2000 for a hundred or more classes)",
+    ),
+    "pass": Entry(
+        "clom.methods.pass_:Pass",
+        "PASS: noisy prototypes, rotation classes and feature distillation (Zhu et al. 2021)",
+        "no images; a mean feature of every class and one radius, which are numbers of the model",
+    ),
 }
 
 
