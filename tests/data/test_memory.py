@@ -134,3 +134,15 @@ def test_numbers_take_four_bytes() -> None:
     memory.add(0, images.pixels / 255, images.labels)
     assert memory.pixels.dtype == torch.float32
     assert memory.n_bytes == 2 * 9 * 4
+
+
+def test_selecting_by_rows_or_by_a_mask() -> None:
+    memory = Memory()
+    keep(memory, 0, images_of([2, 1]))
+    keep(memory, 1, images_of([2]))
+    memory.select(torch.tensor([4, 0, 2]))
+    assert memory.tasks.tolist() == [1, 0, 0]
+    assert memory.labels.tolist() == [0, 0, 1]
+    assert memory.pixels[:, 0, 0, 0].tolist() == [1, 0, 2]
+    memory.select(torch.tensor([True, False, True]))
+    assert memory.pixels[:, 0, 0, 0].tolist() == [1, 2]

@@ -52,6 +52,20 @@ def test_scale_of_the_features_does_not_matter() -> None:
     torch.testing.assert_close(10 * ten.weight, one.weight, rtol=1e-3, atol=1e-3)
 
 
+def test_weighted_classes_are_repeated_samples() -> None:
+    features, labels = blobs(spread=1.0)
+    features = F.normalize(features)  # of unit length, so that repeating some leaves the root mean square as it is
+    rare = torch.cat([(labels == 0).nonzero().flatten()[:5], (labels > 0).nonzero().flatten()])
+    counts = torch.bincount(labels[rare])
+    assert counts.tolist() == [5, 20, 20]
+    repeated = torch.cat([rare[:5].repeat(4), rare[5:]])
+    how = HeadSettings(l2=1e-2, iterations=300)
+    weighted = solve_head(features[rare], labels[rare], 3, how, 1 / counts)
+    balanced = solve_head(features[repeated], labels[repeated], 3, how)
+    torch.testing.assert_close(weighted.weight, balanced.weight, rtol=1e-2, atol=1e-3)
+    assert not torch.allclose(weighted.weight, solve_head(features[rare], labels[rare], 3, how).weight, atol=1e-2)
+
+
 def test_more_l2_means_smaller_weights() -> None:
     features, labels = blobs()
     sizes = [solve_head(features, labels, 3, HeadSettings(l2=l2)).weight.norm().item() for l2 in (1e-3, 1e-2, 1e-1)]

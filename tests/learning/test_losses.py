@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clom.learning.losses import sparsity, supervised_contrastive
+from clom.learning.losses import (
+    asymmetric_contrastive,
+    relation_distillation,
+    sparsity,
+    supervised_contrastive,
+)
 
 
 def unit_vectors(n: int, seed: int, d: int = 6) -> Tensor:
@@ -111,6 +117,93 @@ def test_authors_form_has_a_smaller_gradient() -> None:
     assert ours.grad is not None
     assert theirs.grad is not None
     torch.testing.assert_close(theirs.grad, 0.75 * ours.grad)
+
+
+# Co2L (co2l.md, checkable properties 1 to 5): images of the classes 0 (past), 2 and 3 (current), two views of each, as
+# unit vectors at these angles.
+ANGLES = (0.0, 100.0, 200.0, 20.0, 120.0, 230.0)
+CHANGES = (5.0, -5.0, 10.0, 0.0, 5.0, -10.0)
+CO2L_LABELS = torch.tensor([0, 2, 3, 0, 2, 3])
+CURRENT = CO2L_LABELS >= 2
+
+
+def at(angles: Sequence[float]) -> Tensor:
+    turned = torch.deg2rad(torch.tensor(angles))
+    return torch.stack([turned.cos(), turned.sin()], 1)
+
+
+def test_asymmetric_contrastive_of_the_specification() -> None:
+    z = at(ANGLES)
+    unscaled = asymmetric_contrastive(z, CO2L_LABELS, CURRENT, 0.5, 0.5).item()
+    assert unscaled == pytest.approx(0.2195325, abs=1e-6)
+    assert unscaled * 6 / 4 == pytest.approx(0.3292988, abs=1e-6)
+    assert asymmetric_contrastive(z, CO2L_LABELS, CURRENT, 0.5, 0.07).item() == pytest.approx(1.5680896, abs=1e-5)
+    everyone = asymmetric_contrastive(z, CO2L_LABELS, torch.ones(6, dtype=torch.bool), 0.5, 0.5).item()
+    assert everyone == pytest.approx(0.3066470, abs=1e-6)
+    assert everyone == pytest.approx(supervised_contrastive(z, CO2L_LABELS, 0.5).item(), abs=1e-6)
+
+
+def test_each_anchor_of_the_specification() -> None:
+    expected = [0, 0.388028, 0.355121, 0, 0.376503, 0.197543]
+    for row, value in enumerate(expected):
+        alone = CURRENT & (torch.arange(6) == row)
+        loss = 6 * asymmetric_contrastive(at(ANGLES), CO2L_LABELS, alone, 0.5, 0.5).item()
+        assert loss == pytest.approx(value, abs=1e-5)
+
+
+def test_old_samples_move_as_negatives_only() -> None:
+    z = at(ANGLES).requires_grad_()
+    asymmetric_contrastive(z, CO2L_LABELS, CURRENT, 0.5, 0.5).backward()  # type: ignore[no-untyped-call]
+    assert z.grad is not None
+    expected = [0.033941, 0.231055, 0.275013, 0.068711, 0.274943, 0.186902]
+    assert z.grad.norm(dim=1).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_batches_without_current_samples_or_positives_are_harmless() -> None:
+    z = at(ANGLES).requires_grad_()
+    nobody = torch.zeros(6, dtype=torch.bool)
+    loss = asymmetric_contrastive(z, CO2L_LABELS, nobody, 0.5, 0.07)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == 0
+    assert z.grad is not None
+    assert not z.grad.any()
+    alone = asymmetric_contrastive(at(ANGLES), torch.arange(6), ~nobody, 0.5, 0.07)
+    assert alone.item() == 0
+
+
+def test_relation_distillation_of_the_specification() -> None:
+    past = at([angle + change for angle, change in zip(ANGLES, CHANGES, strict=True)])
+    value = relation_distillation(at(ANGLES), past, 0.2, 0.01).item()
+    assert value == pytest.approx(0.0212092, abs=1e-6)
+    assert value * 6 == pytest.approx(0.1272550, abs=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("past_temperature", "value", "gradient"), [(0.2, 0.1101478, 0.0), (0.01, 0.0212092, 0.0696663)]
+)
+def test_equal_networks_are_at_the_minimum_only_at_equal_temperatures(
+    past_temperature: float, value: float, gradient: float
+) -> None:
+    z, past = at(ANGLES).requires_grad_(), at(ANGLES).requires_grad_()
+    loss = relation_distillation(z, past, 0.2, past_temperature)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == pytest.approx(value, abs=1e-6)  # the entropy of the old similarities at equal temperatures
+    assert z.grad is not None
+    assert z.grad.abs().max().item() == pytest.approx(gradient, abs=1e-6)
+    assert past.grad is None
+
+
+def test_relation_distillation_survives_where_a_softmax_underflows() -> None:
+    # co2l.md, property 5: row 0 without itself is [100, -100]; exp, divide, log gives -inf, log_softmax gives -200.
+    z = torch.tensor([[1.0, 0], [1, 0], [-1, 0]])
+    past = torch.tensor([[1.0, 0], [-1, 0], [1, 0]])  # row 0 looks at the third sample only, row 1 at both others
+    assert torch.tensor([100.0, -100.0]).softmax(0).log()[1].item() == -math.inf
+    value = relation_distillation(z, past, 0.01, 0.01).item()
+    assert value == pytest.approx((200 + 100 + math.log(2)) / 3, rel=1e-5)
+
+
+def test_relations_of_one_pair_are_always_the_same() -> None:
+    assert relation_distillation(at((0.0, 90.0)), at((0.0, 10.0)), 0.2, 0.01).item() == 0
 
 
 def test_sparsity_is_one_ratio_over_all_layers() -> None:

@@ -43,6 +43,10 @@ class Memory(nn.Module):
         kept = torch.zeros(len(self), dtype=torch.bool)
         for task, label in torch.unique(torch.stack([self.tasks, self.labels], 1), dim=0).tolist():
             kept[((self.tasks == task) & (self.labels == label)).nonzero().flatten()[:count]] = True
+        self.select(kept)
+
+    def select(self, kept: Tensor) -> None:
+        """Drop all but these images, given by their rows or by a mask over all rows."""
         self.pixels, self.labels, self.tasks = self.pixels[kept], self.labels[kept], self.tasks[kept]
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: object) -> None:

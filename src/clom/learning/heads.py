@@ -19,11 +19,13 @@ class HeadSettings(Settings):
     iterations: Positive = 100
 
 
-def solve_head(features: Tensor, labels: Tensor, n_outputs: int, settings: HeadSettings) -> nn.Linear:
+def solve_head(
+    features: Tensor, labels: Tensor, n_outputs: int, settings: HeadSettings, class_weights: Tensor | None = None
+) -> nn.Linear:
     """The minimiser of Eq. 4 plus an L2 term: convex, so it is solved instead of being trained.
 
     Features are divided by their root mean square first, so that `l2` means the same for every task and network; the
-    scale is folded back into the weights.
+    scale is folded back into the weights. `class_weights [n_outputs]` make it a weighted mean over the samples.
     """
     scale = features.pow(2).mean().sqrt().clamp(min=1e-12)
     inputs = features / scale
@@ -41,7 +43,7 @@ def solve_head(features: Tensor, labels: Tensor, n_outputs: int, settings: HeadS
 
     def objective() -> Tensor:
         solver.zero_grad()
-        loss = F.cross_entropy(head(inputs), labels) + settings.l2 / 2 * head.weight.pow(2).sum()
+        loss = F.cross_entropy(head(inputs), labels, class_weights) + settings.l2 / 2 * head.weight.pow(2).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 

@@ -90,6 +90,16 @@ METHODS: dict[str, Entry] = {
         "DER++: replay of images with the outputs they once had (Buzzega et al. 2020)",
         "a reservoir of images and outputs",
     ),
+    "co2l": Entry(
+        "clom.methods.co2l:Co2L",
+        "Co2L: contrastive features kept by distilling similarities, classifier made anew (Cha et al. 2021)",
+        "training images, 200 in all (2000 for a hundred or more classes)",
+    ),
+    "pass": Entry(
+        "clom.methods.pass_:Pass",
+        "PASS: noisy prototypes, rotation classes and feature distillation (Zhu et al. 2021)",
+        "no images; a mean feature of every class and one radius, which are numbers of the model",
+    ),
 }
 
 

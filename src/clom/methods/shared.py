@@ -104,16 +104,21 @@ class SharedNetwork(Method):
         *,
         how: SharedSettings | None = None,
         phase: str = "learning",
+        views: int = 1,
         before_step: Callable[[], None] | None = None,
         after_step: Callable[[], None] | None = None,
     ) -> None:
-        """Minimise `loss_of` over these images by moving `parameters`; afterwards the method is in evaluation mode."""
+        """Minimise `loss_of` over these images by moving `parameters`; afterwards the method is in evaluation mode.
+
+        With several `views` a batch holds all its images augmented once, then all of them augmented again, and so on.
+        """
         how = how or self.settings
         randomness = self.random(f"{phase} views")
 
         def loss_of_batch(batch: Batch) -> Tensor:
-            images = augment(to_unit(pixels[batch.index]), how.augmentation, randomness)
-            return loss_of(images.contiguous(memory_format=torch.channels_last), labels[batch.index])
+            index = batch.index.repeat(views)
+            images = augment(to_unit(pixels[index]), how.augmentation, randomness)
+            return loss_of(images.contiguous(memory_format=torch.channels_last), labels[index])
 
         self.train()
         fit(
