@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -91,8 +91,7 @@ def resolve(
     chosen = content["budgets"][budget]
     maker = method_class(method)
     data = merged(content["data"], chosen.get("data", {}))
-    methods = merged(content.get("methods", {}), chosen.get("methods", {}))
-    settings = merged(methods.get(maker.name, {}), _recipe(maker.name, experiment, budget))
+    settings = _recipe(maker.name, experiment, budget)
     # The same network for everyone, unless a system was published with one of its own.
     net = settings.pop("net", None) or merged(chosen.get("net", content.get("net")), {})
     for name, value in [*entry(method).preset, *(overrides or {}).items()]:
@@ -107,8 +106,17 @@ def resolve(
         data=_checked(DataSettings, data, "data."),
         net=_checked(_net_type(net), net, "net."),
         settings=_checked(maker.settings_type, settings).model_dump(mode="json"),
-        overrides=dict(overrides or {}),
+        overrides=_changes(overrides, lambda: resolve(experiment, method, budget, seed)),
     )
+
+
+def _changes(overrides: Mapping[str, Any] | None, usual: Callable[[], RunConfig]) -> dict[str, Any]:
+    """Those overrides that say something else than the recipe does."""
+    if not overrides:
+        return {}
+    config = usual().model_dump(mode="json")
+    known = flatten({**config["settings"], "data": config["data"], "net": config["net"]})
+    return {name: value for name, value in overrides.items() if name not in known or known[name] != value}
 
 
 def _recipe(method: str, experiment: str, budget: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def read_recipe(method: str) -> dict[str, Any]:
     """A method's settings for every experiment and budget as plain data; empty if its defaults do for all of them."""
     file = resources.files("clom.experiments") / "recipes" / f"{method}.yaml"
     content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return content
+    return read_recipe(content["like"]) if "like" in content else content
 
 
 def image_shape_of(name: str) -> tuple[int, int, int]:

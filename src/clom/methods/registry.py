@@ -51,6 +51,11 @@ METHODS: dict[str, Entry] = {
         "HAT: hard attention with an ordinary classifier per task (Serra et al. 2018)",
         "masks, heads, 20 samples a class for calibration",
     ),
+    "hypernet": Entry(
+        "clom.methods.hypernet:HyperNet",
+        "HyperNet: a network that generates each task's classifier (von Oswald et al. 2020)",
+        "the generating network, a vector and normalisation statistics per task",
+    ),
     "supsup": Entry(
         "clom.methods.supsup:SupSup",
         "SupSup: a mask per task over frozen random weights (Wortsman et al. 2020)",
@@ -61,24 +66,10 @@ METHODS: dict[str, Entry] = {
         "SupSup (OOD in CLOM): SupSup's masks with CLOM's learner",
         "masks, heads, normalisation statistics, 20 samples a class for calibration",
     ),
-    "finetune": Entry(
-        "clom.methods.bounds:FineTune",
-        "Fine-tuning: each task in turn, nothing protected; the lower bound",
-        "nothing",
-    ),
-    "joint": Entry(
-        "clom.methods.bounds:Joint",
-        "Joint training: a new network for all data so far; the upper bound",
-        "every training image",
-    "hypernet": Entry(
-        "clom.methods.hypernet:HyperNet",
-        "HyperNet: a network that generates each task's classifier (von Oswald et al. 2020)",
-        "the generating network, a vector and normalisation statistics per task",
-    ),
-    "a-rps": Entry(
-        "clom.methods.a_rps:ARps",
-        "A-RPS: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
-        "every module used, exemplars (200 for ten classes, 2000 for more)",
+    "pass": Entry(
+        "clom.methods.pass_:Pass",
+        "PASS: noisy prototypes, rotation classes and feature distillation (Zhu et al. 2021)",
+        "no images; a mean feature of every class and one radius, which are numbers of the model",
     ),
     "bic": Entry(
         "clom.methods.bic:Bic",
@@ -90,15 +81,25 @@ METHODS: dict[str, Entry] = {
         "DER++: replay of images with the outputs they once had (Buzzega et al. 2020)",
         "a reservoir of images and outputs",
     ),
+    "a-rps": Entry(
+        "clom.methods.a_rps:ARps",
+        "A-RPS: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
+        "every module used, exemplars (200 for ten classes, 2000 for more)",
+    ),
     "co2l": Entry(
         "clom.methods.co2l:Co2L",
         "Co2L: contrastive features kept by distilling similarities, classifier made anew (Cha et al. 2021)",
         "training images, 200 in all (2000 for a hundred or more classes)",
     ),
-    "pass": Entry(
-        "clom.methods.pass_:Pass",
-        "PASS: noisy prototypes, rotation classes and feature distillation (Zhu et al. 2021)",
-        "no images; a mean feature of every class and one radius, which are numbers of the model",
+    "finetune": Entry(
+        "clom.methods.bounds:FineTune",
+        "Fine-tuning: each task in turn, nothing protected; the lower bound",
+        "nothing",
+    ),
+    "joint": Entry(
+        "clom.methods.bounds:Joint",
+        "Joint training: a new network for all data so far; the upper bound",
+        "every training image",
     ),
 }
 

@@ -1,0 +1,61 @@
+"""Setting part of a group changes that part alone."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from pydantic import ValidationError
+
+from clom.settings import Settings
+
+
+class Inner(Settings):
+    a: int = 1
+    b: int = 2
+    kind: Literal["x", "y"] = "x"
+
+
+class One(Settings):
+    kind: Literal["one"] = "one"
+    n: int = 1
+    m: int = 1
+
+
+class Two(Settings):
+    kind: Literal["two"] = "two"
+    n: int = 2
+
+
+class Middle(Settings):
+    inner: Inner = Inner(a=10, b=20)
+
+
+class Outer(Settings):
+    middle: Middle = Middle(inner=Inner(a=100, b=200))
+    either: One | Two = One(n=7, m=8)
+
+
+def test_the_rest_of_a_group_stays_as_its_owner_has_it() -> None:
+    outer = Outer.model_validate({"middle": {"inner": {"b": 5}}})
+    assert outer.middle.inner == Inner(a=100, b=5)
+    assert Middle.model_validate({"inner": {"kind": "y"}}).inner == Inner(a=10, b=20, kind="y")
+    assert Middle.model_validate({}).inner == Inner(a=10, b=20)
+
+
+def test_another_kind_of_group_starts_from_its_own_defaults() -> None:
+    assert Outer.model_validate({"either": {"n": 3}}).either == One(n=3, m=8)
+    assert Outer.model_validate({"either": {"kind": "two"}}).either == Two()
+    assert Outer.model_validate({"either": {"kind": "one", "m": 4}}).either == One(n=7, m=4)
+
+
+def test_misspelt_names_are_refused_at_every_depth() -> None:
+    wrong: dict[str, object]
+    for wrong in ({"midle": {}}, {"middle": {"iner": {}}}, {"middle": {"inner": {"c": 1}}}, {"either": {"q": 1}}):
+        with pytest.raises(ValidationError):
+            Outer.model_validate(wrong)
+
+
+def test_what_was_dumped_can_be_read_again() -> None:
+    outer = Outer.model_validate({"middle": {"inner": {"b": 5}}, "either": {"kind": "two", "n": 9}})
+    assert Outer.model_validate(outer.model_dump(mode="json")) == outer
