@@ -124,7 +124,9 @@ class SpareHead(LinearHead):
 
     def unseen(self, features: Tensor, count: int) -> Tensor:
         """One output that weighs in a softmax as much as `count` outputs, of which the spare row is each."""
-        row = self.spare.detach() + (self.spare - self.spare.detach()) / count  # the gradient of one of them, not of all
+        row = (
+            self.spare.detach() + (self.spare - self.spare.detach()) / count
+        )  # the gradient of one of them, not of all
         return F.linear(features, row) + math.log(count)
 
 
