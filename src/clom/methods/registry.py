@@ -101,6 +101,16 @@ METHODS: dict[str, Entry] = {
         "Joint training: a new network for all data so far; the upper bound",
         "every training image",
     ),
+    "owm": Entry(
+        "clom.methods.owm:Owm",
+        "OWM: gradients orthogonal to what earlier inputs excite (Zeng et al. 2019)",
+        "a projector per layer",
+    ),
+    "muc": Entry(
+        "clom.methods.muc:Muc",
+        "MUC-LwF: main and side classifiers of the last task distilled (Liu et al. 2020)",
+        "side classifiers; needs unlabelled other images",
+    ),
 }
 
 
