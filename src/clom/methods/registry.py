@@ -56,6 +56,21 @@ METHODS: dict[str, Entry] = {
         "SupSup (OOD in CLOM): SupSup's masks with CLOM's learner",
         "masks, heads, normalisation statistics, 20 samples a class for calibration",
     ),
+    "lwf-r": Entry(
+        "clom.methods.lwf_r:LwfR",
+        "LwF.R: distillation of old outputs with replay (Li and Hoiem 2016, as run by Liu et al. 2020)",
+        "exemplar images",
+    ),
+    "icarl": Entry(
+        "clom.methods.icarl:Icarl",
+        "iCaRL: nearest mean of exemplars on LwF.R's network (Rebuffi et al. 2017)",
+        "exemplar images",
+    ),
+    "mnemonics": Entry(
+        "clom.methods.mnemonics:Mnemonics",
+        "Mnemonics: iCaRL with learned exemplars (Liu et al. 2020)",
+        "learned exemplars, four bytes a value",
+    ),
     "finetune": Entry(
         "clom.methods.bounds:FineTune",
         "Fine-tuning: each task in turn, nothing protected; the lower bound",
