@@ -134,6 +134,14 @@ def test_without_learning_exemplars_are_the_herded_images(version: str, tiny_str
     torch.testing.assert_close(exemplar_pixels(method), exemplar_pixels(icarl), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("version", ["prototype", "bilevel"])
+def test_many_exemplars_go_in_portions(version: str, tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = make(exemplars={"version": version}).learn(tiny_stream[0])
+    monkeypatch.setattr("clom.methods.mnemonics.PORTION", 5)
+    in_portions = make(exemplars={"version": version}).learn(tiny_stream[0])
+    torch.testing.assert_close(in_portions.memory.pixels, at_once.memory.pixels, atol=1e-4, rtol=0)
+
+
 def loss_of_exemplars(method: Mnemonics, task: Task, version: str) -> tuple[float, float]:
     """The exemplars' loss on all real images of a first task, at the herded images and at the learned ones."""
     herded = torch.cat(method.herded(task))

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 from clom.data.images import to_unit
 from clom.data.stream import Task
@@ -36,6 +37,9 @@ from clom.settings import NonNegative, Positive, Settings
 
 CENTRE, SPREAD = 0.5, 0.2
 """Exemplars move in normalised pixels, `(pixel - CENTRE) / SPREAD`: CIFAR-100's mean and deviation, rounded."""
+
+PORTION = 256
+"""More exemplars than these go through the network in portions, and again for the gradient, to save memory."""
 
 ExemplarLoss = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, int], Tensor]
 """How good exemplars are, `(rows -> their features), features of real images, their labels, step -> loss`."""
@@ -110,9 +114,11 @@ class Mnemonics(Icarl):
         moving = nn.Parameter((start - CENTRE) / SPREAD)
 
         def features_of(rows: Tensor) -> Tensor:
-            images = to_unit(CENTRE + SPREAD * moving[rows])
-            features: Tensor = frozen(images.contiguous(memory_format=torch.channels_last))
-            return features
+            images = to_unit(CENTRE + SPREAD * moving[rows]).contiguous(memory_format=torch.channels_last)
+            if len(images) <= PORTION:
+                features: Tensor = frozen(images)
+                return features
+            return torch.cat([checkpoint(frozen, part, use_reentrant=False) for part in torch.split(images, PORTION)])
 
         def loss_of(batch: Batch) -> Tensor:
             images = augment(to_unit(pixels[batch.index]), self.settings.augmentation, randomness)
