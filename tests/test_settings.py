@@ -50,7 +50,7 @@ def test_another_kind_of_group_starts_from_its_own_defaults() -> None:
 
 
 def test_misspelt_names_are_refused_at_every_depth() -> None:
-    wrong: dict[str, object]
+    wrong: object
     for wrong in ({"midle": {}}, {"middle": {"iner": {}}}, {"middle": {"inner": {"c": 1}}}, {"either": {"q": 1}}):
         with pytest.raises(ValidationError):
             Outer.model_validate(wrong)

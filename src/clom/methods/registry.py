@@ -66,10 +66,35 @@ METHODS: dict[str, Entry] = {
         "SupSup (OOD in CLOM): SupSup's masks with CLOM's learner",
         "masks, heads, normalisation statistics, 20 samples a class for calibration",
     ),
+    "owm": Entry(
+        "clom.methods.owm:Owm",
+        "OWM: gradients orthogonal to what earlier inputs excite (Zeng et al. 2019)",
+        "a projector per layer",
+    ),
+    "muc": Entry(
+        "clom.methods.muc:Muc",
+        "MUC-LwF: main and side classifiers of the last task distilled (Liu et al. 2020)",
+        "side classifiers; needs unlabelled other images",
+    ),
     "pass": Entry(
         "clom.methods.pass_:Pass",
         "PASS: noisy prototypes, rotation classes and feature distillation (Zhu et al. 2021)",
         "no images; a mean feature of every class and one radius, which are numbers of the model",
+    ),
+    "lwf-r": Entry(
+        "clom.methods.lwf_r:LwfR",
+        "LwF.R: distillation of old outputs with replay (Li and Hoiem 2016, as run by Liu et al. 2020)",
+        "exemplar images",
+    ),
+    "icarl": Entry(
+        "clom.methods.icarl:Icarl",
+        "iCaRL: nearest mean of exemplars on LwF.R's network (Rebuffi et al. 2017)",
+        "exemplar images",
+    ),
+    "mnemonics": Entry(
+        "clom.methods.mnemonics:Mnemonics",
+        "Mnemonics: iCaRL with learned exemplars (Liu et al. 2020)",
+        "learned exemplars, four bytes a value",
     ),
     "bic": Entry(
         "clom.methods.bic:Bic",
@@ -100,16 +125,6 @@ METHODS: dict[str, Entry] = {
         "clom.methods.bounds:Joint",
         "Joint training: a new network for all data so far; the upper bound",
         "every training image",
-    ),
-    "owm": Entry(
-        "clom.methods.owm:Owm",
-        "OWM: gradients orthogonal to what earlier inputs excite (Zeng et al. 2019)",
-        "a projector per layer",
-    ),
-    "muc": Entry(
-        "clom.methods.muc:Muc",
-        "MUC-LwF: main and side classifiers of the last task distilled (Liu et al. 2020)",
-        "side classifiers; needs unlabelled other images",
     ),
 }
 

@@ -1,0 +1,85 @@
+"""LwF.R: learning without forgetting (Li and Hoiem 2016) with replay, as the paper ran it from Liu et al.'s code.
+
+One network with a cosine head learns the new images and herded exemplars, while the network before the task says what
+the old outputs should be. iCaRL is the same trained network with another way of answering (icarl.py). In the original
+the head has an old and a new half; here it has one part per task, of which all but the last are the old half.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clom.data.stream import Task
+from clom.learning.distillation import soft_kl, teacher_of
+from clom.learning.loop import Report
+from clom.learning.nearest_mean import Herding, herd
+from clom.methods.replay import ReplayMethod, ReplaySettings
+from clom.nets.plain import Backbone, CosineHead, LinearHead
+from clom.settings import NonNegative, PositiveNumber, Settings
+
+
+class LwfRSettings(ReplaySettings):
+    temperature: PositiveNumber = 2.0
+    """The tau that softens both networks' outputs."""
+    beta: NonNegative = 0.25
+    """The weight of distillation is `tau^2 beta`: exactly 1 as published."""
+    herding: Herding = "exclude"
+    """`exclude` always fills the memory; `rank`, the original, keeps fewer of a class with duplicates."""
+    final_relu: bool = False
+    """The original network ends without ReLU, so that cosines may be negative; whether the paper's did is unknown."""
+
+
+class LwfR(ReplayMethod):
+    """Cross-entropy over all classes plus distillation of the old ones, on new images and exemplars alike."""
+
+    name = "lwf-r"
+    settings_type: ClassVar[type[Settings]] = LwfRSettings
+    settings: LwfRSettings
+    head: CosineHead | LinearHead
+
+    def _make_backbone(self) -> Backbone:
+        net = self.net_settings.model_copy(update={"final_relu": self.settings.final_relu})
+        return Backbone(net, self.image_shape[-1])
+
+    def _make_head(self, n_features: int) -> CosineHead | LinearHead:
+        return CosineHead(n_features)
+
+    def _learn(self, task: Task, report: Report) -> None:
+        # The teacher has the new rows already; its old outputs do not know about them.
+        teacher, n_old = teacher_of(nn.Sequential(self.backbone, self.head)), self.n_old
+        self._start_head(task)
+
+        def loss_of(images: Tensor, labels: Tensor) -> Tensor:
+            old_outputs = teacher(images)[:, :n_old] if n_old else None
+            return self._loss(self.logits(images), old_outputs, labels)
+
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        self.train_on(*self.new_and_stored(task), loss_of, trained, report)
+        self._keep_exemplars(task, report)
+
+    def _start_head(self, task: Task) -> None:
+        """Old rows stay as they are from now on, new ones start at the mean direction of their class."""
+        if self.n_old and isinstance(self.head, CosineHead):
+            for rows in list(self.head.parts)[:-1]:
+                rows.requires_grad_(False)
+            self.head.imprint(self.embed(task.train.pixels), task.train.labels)
+
+    def _loss(self, outputs: Tensor, old_outputs: Tensor | None, labels: Tensor) -> Tensor:
+        loss = F.cross_entropy(outputs, labels)  # L_ce, over all classes seen
+        if old_outputs is None:
+            return loss
+        # L_kd = tau^2 beta KL(q || p): both softmaxes are over the old classes only.
+        tau, n_old = self.settings.temperature, old_outputs.shape[1]
+        return loss + tau**2 * self.settings.beta * soft_kl(outputs[:, :n_old], old_outputs, tau)
+
+    def _keep_exemplars(self, task: Task, report: Report) -> None:
+        self.keep(task, self.herded(task))
+
+    def herded(self, task: Task) -> list[Tensor]:
+        """For each new class the rows of its best images, best first, as many as it may keep."""
+        features = self.embed(task.train.pixels)
+        rows_of = [(task.train.labels == label).nonzero().flatten() for label in range(task.n_classes)]
+        return [rows[herd(features[rows], self.quota, self.settings.herding)] for rows in rows_of]

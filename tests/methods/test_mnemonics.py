@@ -1,0 +1,219 @@
+"""Mnemonics: the numbers of its specification, and exemplars that really move, for the better, and stay images.
+
+Properties 1, 3, 6 and 7 (distillation, herding, imprinting, quotas) are tested where those parts live.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clom.data.images import DataSet
+from clom.data.stream import Stream, Task, split
+from clom.evaluation.metrics import evaluate
+from clom.evaluation.scorebook import Scorebook
+from clom.learning.nearest_mean import nearness
+from clom.methods.icarl import Icarl, IcarlSettings
+from clom.methods.mnemonics import KernelFactors, Mnemonics, MnemonicsSettings, prototype_loss, taught_rows
+from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
+from methods.check import check_method
+
+ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
+SHARED: dict[str, Any] = {"plan": {"epochs": 2, "batch": 16}, "memory": {"size": 12}}
+
+
+def make(net: NetSettings = ALEXNET, seed: int = 0, **settings: Any) -> Mnemonics:
+    exemplars = {"plan": {"epochs": 2, "batch": 16}, "inner_steps": 4, **settings.pop("exemplars", {})}
+    return Mnemonics(
+        net, MnemonicsSettings.model_validate({**SHARED, "exemplars": exemplars, **settings}), (1, 8, 8), seed
+    )
+
+
+@pytest.mark.parametrize(
+    ("net", "settings"),
+    [
+        pytest.param(ALEXNET, {}, id="prototype"),
+        pytest.param(ResNet18Settings(width=8), {}, id="prototype-resnet"),
+        pytest.param(ALEXNET, {"exemplars": {"version": "bilevel"}}, id="bilevel"),
+        pytest.param(
+            ResNet18Settings(width=8),
+            {"exemplars": {"version": "bilevel"}, "weight_transfer": True, "adjust_old": {"epochs": 1}},
+            id="everything-resnet",
+        ),
+    ],
+)
+def test_is_a_method(net: NetSettings, settings: dict[str, Any], tiny_stream: Stream) -> None:
+    check_method(lambda seed: make(net, seed, **settings), tiny_stream)
+
+
+def test_normalising_the_query_changes_no_answer() -> None:  # property 2
+    features = torch.tensor([[3.0, 4], [0.2, -0.1]])
+    means = F.normalize(torch.tensor([[1.0, 0], [0, 1], [1, 1]]))
+    assert nearness(features, means).argmax(1).tolist() == [2, 0]
+    assert (-torch.cdist(features, means)).argmax(1).tolist() == [2, 0]
+
+
+def test_prototype_step_by_hand() -> None:  # property 4
+    exemplars = torch.tensor([[1, 0.2], [0.1, 1]], requires_grad=True)
+    old_means = torch.tensor([[-1.0, -1]], requires_grad=True)
+    queries, answers = torch.tensor([[1, 0.5], [0.4, 1], [-1, -0.8]]), torch.tensor([1, 2, 0])
+    labels = torch.tensor([0, 1])
+    loss = prototype_loss(exemplars, labels, old_means.detach(), queries, answers)
+    assert float(loss.detach()) == pytest.approx(0.4904608, abs=1e-6)
+    (gradient,) = torch.autograd.grad(loss, exemplars)
+    expected = torch.tensor([[-0.0087229, 0.0436145], [0.0274009, -0.0027401]])
+    torch.testing.assert_close(gradient, expected, atol=1e-6, rtol=0)
+    assert (gradient * exemplars).sum(1).abs().max() < 1e-8
+    after = prototype_loss(exemplars - gradient, labels, old_means, queries, answers)
+    assert float(after.detach()) == pytest.approx(0.4879292, abs=1e-6)
+
+
+def test_prototypes_are_means_of_features_as_they_are() -> None:
+    # Rule 3: (4, 0) counts four times as much as (0, 1), so the mean is nearer to the first axis.
+    features, labels = torch.tensor([[4.0, 0], [0, 1], [-1, 0]]), torch.tensor([0, 0, 1])
+    queries = torch.tensor([[1.0, 0]])
+    cosines = torch.tensor([[4 / 17**0.5, -1.0]])
+    expected = F.cross_entropy(cosines, torch.tensor([0]))
+    none = torch.empty(0, 2)
+    torch.testing.assert_close(prototype_loss(features, labels, none, queries, torch.tensor([0])), expected)
+
+
+def test_bilevel_step_by_hand() -> None:  # property 5
+    exemplars = torch.eye(2, requires_grad=True)
+    rows = taught_rows(torch.zeros(2, 2, requires_grad=True), [(exemplars, torch.tensor([0, 1]))], 0.1, F.linear)
+    torch.testing.assert_close(rows.detach(), torch.tensor([[0.025, -0.025], [-0.025, 0.025]]))
+    loss = F.cross_entropy(F.linear(torch.tensor([[1.0, 1], [0, 2]]), rows), torch.tensor([0, 1]))
+    assert float(loss.detach()) == pytest.approx(0.6687719, abs=1e-6)
+    (gradient,) = torch.autograd.grad(loss, exemplars)
+    expected = torch.tensor([[-0.0125, 0.01125104], [0.0125, -0.01125104]])
+    torch.testing.assert_close(gradient, expected, atol=1e-7, rtol=0)
+
+
+def test_rows_learn_from_one_lesson_after_another() -> None:
+    start, rate = torch.zeros(2, 2, requires_grad=True), 0.5
+    lessons = [(torch.tensor([[1.0, 0]]), torch.tensor([0])), (torch.tensor([[1.0, 1]]), torch.tensor([1]))]
+    once = taught_rows(start, lessons[:1], rate, F.linear)
+    torch.testing.assert_close(
+        taught_rows(start, lessons, rate, F.linear), taught_rows(once, lessons[1:], rate, F.linear)
+    )
+    assert torch.equal(taught_rows(start, [], rate, F.linear), start)
+
+
+def exemplar_pixels(method: Icarl) -> Tensor:
+    return method.exemplars()[0].to(torch.float32) / (1 if method.memory.pixels.is_floating_point() else 255)
+
+
+@pytest.mark.parametrize("version", ["prototype", "bilevel"])
+def test_exemplars_move_and_are_not_rounded(version: str, tiny_stream: Stream) -> None:
+    method = make(exemplars={"version": version}).learn(tiny_stream[0])
+    icarl = Icarl(ALEXNET, IcarlSettings.model_validate(SHARED), (1, 8, 8)).learn(tiny_stream[0])
+    for (name, mine), theirs in zip(method.backbone.named_parameters(), icarl.backbone.parameters(), strict=True):
+        assert torch.equal(mine, theirs), f"the exemplar step changed {name}"
+    pixels, labels = method.exemplars()
+    assert torch.equal(labels, icarl.exemplars()[1])
+    assert pixels.dtype == torch.float32
+    assert method.memory_bytes == 4 * icarl.memory_bytes == 4 * 12 * 64
+    assert 0 <= pixels.min() <= pixels.max() <= 1
+    moved = (pixels - exemplar_pixels(icarl)).abs() * 255  # in grey levels
+    assert 0.5 < moved.max() < 20
+    assert (pixels * 255 - (pixels * 255).round()).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("version", ["prototype", "bilevel"])
+def test_without_learning_exemplars_are_the_herded_images(version: str, tiny_stream: Stream) -> None:
+    frozen = {"version": version, "optimiser": {"kind": "sgd", "lr": 1e-12}}
+    method = make(exemplars=frozen)
+    icarl = Icarl(ALEXNET, IcarlSettings.model_validate(SHARED), (1, 8, 8))
+    for task in tiny_stream[:1]:
+        method.learn(task)
+        icarl.learn(task)
+    torch.testing.assert_close(exemplar_pixels(method), exemplar_pixels(icarl), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("version", ["prototype", "bilevel"])
+def test_many_exemplars_go_in_portions(version: str, tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = make(exemplars={"version": version}).learn(tiny_stream[0])
+    monkeypatch.setattr("clom.methods.mnemonics.PORTION", 5)
+    in_portions = make(exemplars={"version": version}).learn(tiny_stream[0])
+    torch.testing.assert_close(in_portions.memory.pixels, at_once.memory.pixels, atol=1e-4, rtol=0)
+
+
+def loss_of_exemplars(method: Mnemonics, task: Task, version: str) -> tuple[float, float]:
+    """The exemplars' loss on all real images of a first task, at the herded images and at the learned ones."""
+    herded = torch.cat(method.herded(task))
+    labels, features = task.train.labels, method.embed(task.train.pixels)
+    stored, theirs = method.exemplars()
+    losses = []
+    for pixels in (task.train.pixels[herded], stored):
+        if version == "prototype":
+            loss = prototype_loss(method.embed(pixels), theirs, method.means[:0], features, labels)
+        else:
+            judge = method._bilevel(theirs)
+
+            def features_of(rows: Tensor, pixels: Tensor = pixels) -> Tensor:
+                return method.embed(pixels)[rows]
+
+            loss = judge(features_of, features, labels, 0)
+        losses.append(float(loss.detach()))
+    return losses[0], losses[1]
+
+
+@pytest.mark.parametrize("version", ["prototype", "bilevel"])
+def test_learned_exemplars_teach_better_than_herded_ones(version: str, tiny_stream: Stream) -> None:
+    how = {"version": version, "plan": {"epochs": 20, "batch": 24, "schedule": {"kind": "constant"}}, "inner_lr": 1.0}
+    method = make(exemplars=how, plan={"epochs": 10, "batch": 16}).learn(tiny_stream[0])
+    before, after = loss_of_exemplars(method, tiny_stream[0], version)
+    assert after < before
+
+
+def test_old_exemplars_stay_unless_adjusted(tiny_stream: Stream) -> None:
+    for adjust in (None, {"epochs": 1, "batch": 16}):
+        method = make(adjust_old=adjust, exemplars={"version": "bilevel"}).learn(tiny_stream[0])
+        pixels, labels = method.exemplars()
+        kept = torch.cat([pixels[labels == label][:3] for label in (0, 1)])
+        method.learn(tiny_stream[1])
+        now, their_labels = method.exemplars()
+        assert torch.bincount(their_labels).tolist() == [3] * 4
+        moved = (now[their_labels < 2] - kept).abs().amax((1, 2, 3))
+        assert bool((moved > 0).all()) if adjust else bool((moved == 0).all())
+        assert 0 <= now.min() <= now.max() <= 1
+
+
+def test_replayed_images_are_as_bright_as_new_ones(tiny_stream: Stream) -> None:
+    method = make().learn(tiny_stream[0])
+    pixels, labels = method.new_and_stored(tiny_stream[1])
+    stored = method.exemplars()[0]
+    assert torch.equal(pixels[-len(stored) :], stored)
+    torch.testing.assert_close(pixels[: -len(stored)], tiny_stream[1].train.pixels / 255)
+    assert labels[: -len(stored)].min() >= 0
+
+
+def test_weight_transfer_learns_a_factor_per_kernel(tiny_stream: Stream) -> None:
+    method = make(ResNet18Settings(width=4), weight_transfer=True).learn(tiny_stream[0])
+    count = method.n_parameters()
+    kernels = [p.detach().clone() for p in method.backbone.parameters() if p.ndim == 4]
+    for task in tiny_stream[1:]:
+        method.learn(task)
+        factors = [module for module in method.modules() if isinstance(module, KernelFactors)]
+        assert len(factors) == len(kernels) == 20
+        originals = [value for name, value in method.named_parameters() if name.endswith("original")]
+        assert all(torch.equal(now, before) for now, before in zip(originals, kernels, strict=True))
+        assert all(module.factors.shape[2:] == (1, 1) for module in factors)
+        assert all(bool((module.factors != 1).any()) for module in factors)
+    assert method.n_parameters() == count + 4 * 32  # heads of two more tasks; factors are part of their kernels
+
+
+def test_learns_digits(digits: DataSet) -> None:
+    stream = split(digits, [2, 2, 2], train_per_class=50, test_per_class=20)
+    method = make(plan={"epochs": 12, "batch": 16}, memory={"size": 60}, exemplars={"plan": {"epochs": 2, "batch": 64}})
+    for task in stream:
+        method.learn(task)
+    book = Scorebook(stream.tests)
+    book.update(method)
+    evaluation = evaluate(book, method.calibrations())
+    assert evaluation.til > 0.9
+    assert evaluation.preferred.cil > 0.8
