@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -62,7 +62,7 @@ class RunConfig(Settings):
     settings: dict[str, Any]
     """The method's own settings, all of them, as its `settings_type` resolved them."""
     overrides: dict[str, Any] = Field(default_factory=dict)
-    """Which settings were asked for on top of the recipe, by dotted name; they are contained in the above."""
+    """What differs from the experiment's and the method's recipe, by dotted name; it is contained in the above."""
 
     def make_method(self, image_shape: Sequence[int]) -> Method:
         maker = method_class(self.method)
@@ -98,7 +98,7 @@ def resolve(
         first, _, rest = name.partition(".")
         target = {"data": data, "net": net}.get(first, settings)
         set_dotted(target, rest if first in ("data", "net") else name, value)
-    return RunConfig(
+    config = RunConfig(
         experiment=experiment,
         method=method,
         budget=budget,
@@ -106,17 +106,19 @@ def resolve(
         data=_checked(DataSettings, data, "data."),
         net=_checked(_net_type(net), net, "net."),
         settings=_checked(maker.settings_type, settings).model_dump(mode="json"),
-        overrides=_changes(overrides, lambda: resolve(experiment, method, budget, seed)),
     )
-
-
-def _changes(overrides: Mapping[str, Any] | None, usual: Callable[[], RunConfig]) -> dict[str, Any]:
-    """Those overrides that say something else than the recipe does."""
     if not overrides:
-        return {}
-    config = usual().model_dump(mode="json")
-    known = flatten({**config["settings"], "data": config["data"], "net": config["net"]})
-    return {name: value for name, value in overrides.items() if name not in known or known[name] != value}
+        return config
+    return config.model_copy(update={"overrides": _changes(resolve(experiment, method, budget, seed), config)})
+
+
+def _changes(usual: RunConfig, config: RunConfig) -> dict[str, Any]:
+    """What differs from the recipe, however it was asked for."""
+    before, after = (
+        flatten({**dump["settings"], "data": dump["data"], "net": dump["net"]})
+        for dump in (usual.model_dump(mode="json"), config.model_dump(mode="json"))
+    )
+    return {name: value for name, value in sorted(after.items()) if name not in before or before[name] != value}
 
 
 def _recipe(method: str, experiment: str, budget: str) -> dict[str, Any]:
