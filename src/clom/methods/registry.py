@@ -56,6 +56,11 @@ METHODS: dict[str, Entry] = {
         "SupSup (OOD in CLOM): SupSup's masks with CLOM's learner",
         "masks, heads, normalisation statistics, 20 samples a class for calibration",
     ),
+    "ccg": Entry(
+        "clom.methods.ccg:Ccg",
+        "CCG: channels gated for each image, a task classifier with rehearsal (Abati et al. 2020)",
+        "gates, heads, normalisation, 200 or 2000 images (or a generator per task) for the task classifier",
+    ),
     "finetune": Entry(
         "clom.methods.bounds:FineTune",
         "Fine-tuning: each task in turn, nothing protected; the lower bound",
