@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from clom.errors import UserError
 from clom.learning.loop import Progress, Report
 from clom.settings import Positive, PositiveNumber, Settings
 
@@ -25,6 +26,8 @@ class Generator(nn.Module):
 
     def __init__(self, settings: WganSettings, channels: int, side: int) -> None:
         super().__init__()
+        if side % 4:
+            raise UserError(f"Generators make images whose side is a multiple of four, not {side}: pad or resize them.")
         width, self.latent, self.corner = settings.width, settings.latent, side // 4
         self.start = nn.Linear(settings.latent, 2 * width * self.corner**2)
         self.body = nn.Sequential(
@@ -56,7 +59,7 @@ def make_critic(settings: WganSettings, channels: int, side: int) -> nn.Module:
         nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
         nn.LeakyReLU(0.2),
         nn.Flatten(),
-        nn.Linear(2 * width * ((side + 3) // 4) ** 2, 1),
+        nn.Linear(2 * width * (side // 4) ** 2, 1),
     )
 
 
@@ -83,7 +86,8 @@ def train_generator(
     for step in range(settings.steps):
         for _ in range(settings.critic_steps):
             rows = torch.randint(len(real), (settings.batch,), generator=randomness)
-            fake = fakes().detach()
+            with torch.no_grad():
+                fake = fakes()
             penalty = settings.penalty * gradient_penalty(critic, real[rows], fake, randomness)
             _step(optimisers[1], critic(fake).mean() - critic(real[rows]).mean() + penalty)
         loss = _step(optimisers[0], -critic(fakes()).mean())

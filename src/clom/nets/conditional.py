@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clom.nets.plain import LinearHead
 from clom.settings import Positive, Settings
 
 _TEMPERATURE = 2 / 3
@@ -23,7 +24,7 @@ def binary_concrete(logits: Tensor, noise: Tensor | None = None) -> Tensor:
     """Eq. 2: `1[a + u > 0]` forward, the slope of `sigmoid((a + u) / tau)` backward."""
     noisy = logits if noise is None else logits + noise
     soft = torch.sigmoid(noisy / _TEMPERATURE)
-    return (noisy > 0).to(soft.dtype) + soft - soft.detach()
+    return (noisy > 0).to(soft.dtype) + (soft - soft.detach())
 
 
 def logistic_noise(like: Tensor) -> Tensor:
@@ -114,8 +115,11 @@ class ConditionalNet(nn.Module, ABC):
             layer.norms[task].train()
             layer.gates[task].train()
 
-    def task_parameters(self, task: int) -> list[nn.Parameter]:
-        return [p for layer in self.layers() for part in (layer.norms, layer.gates) for p in part[task].parameters()]
+    def norm_parameters(self, task: int) -> list[nn.Parameter]:
+        return [parameter for layer in self.layers() for parameter in layer.norms[task].parameters()]
+
+    def gate_parameters(self, task: int) -> list[nn.Parameter]:
+        return [parameter for layer in self.layers() for parameter in layer.gates[task].parameters()]
 
 
 class ConvSettings(Settings):
@@ -202,3 +206,26 @@ class ConditionalResNet(ConditionalNet):
 
 def make_conditional_net(settings: ConvSettings | ConditionalResNetSettings) -> ConditionalNet:
     return ConditionalConv(settings) if isinstance(settings, ConvSettings) else ConditionalResNet(settings)
+
+
+class TaskClassifier(nn.Module):
+    """Eq. 6: all streams' features to a task. Grows without changing what it said about the older tasks."""
+
+    def __init__(self, n_features: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.n_features, self.hidden = n_features, hidden
+        self.columns = nn.ModuleList()
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.rows = LinearHead(hidden)
+
+    def grow(self) -> None:
+        column = nn.Linear(self.n_features, self.hidden, bias=False)
+        if len(self.columns):
+            nn.init.zeros_(column.weight)
+        self.columns.append(column)
+        self.rows.grow(1)
+
+    def forward(self, streams: Sequence[Tensor]) -> Tensor:
+        parts = [column(features) for column, features in zip(self.columns, streams, strict=True)]
+        logits: Tensor = self.rows(F.relu(torch.stack(parts).sum(0) + self.bias))
+        return logits
