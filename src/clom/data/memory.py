@@ -40,9 +40,16 @@ class Memory(nn.Module):
 
     def shrink(self, count: int) -> None:
         """Drop all but the first `count` images of every class."""
+        self._keep_first(count, torch.stack([self.tasks, self.labels], 1))
+
+    def shrink_tasks(self, count: int) -> None:
+        """Drop all but the first `count` images of every task."""
+        self._keep_first(count, self.tasks[:, None])
+
+    def _keep_first(self, count: int, groups: Tensor) -> None:
         kept = torch.zeros(len(self), dtype=torch.bool)
-        for task, label in torch.unique(torch.stack([self.tasks, self.labels], 1), dim=0).tolist():
-            kept[((self.tasks == task) & (self.labels == label)).nonzero().flatten()[:count]] = True
+        for group in torch.unique(groups, dim=0):
+            kept[(groups == group).all(1).nonzero().flatten()[:count]] = True
         self.select(kept)
 
     def select(self, kept: Tensor) -> None:

@@ -106,7 +106,7 @@ class HardAttention(Protection):
         self.embeddings = nn.ModuleList()  # of each task: gate group -> e
         self._current = -1  # the task being learned, with what `begin` prepares for it:
         self._used: Gates = {}
-        self._guards: list[_Guard] = []
+        self._guards: list[Guard] = []
 
     @property
     def n_tasks(self) -> int:
@@ -174,9 +174,9 @@ class HardAttention(Protection):
             pre = torch.ones(1) if layer.gate_in is None else used[layer.gate_in].repeat_interleave(layer.spread)
             # Eq. 15: 1 - min(a_i, a_j), the same for every cell of a kernel.
             closed = torch.minimum(post[:, None], pre.to(post.device)[None, :])
-            self._guards.append(_Guard(layer.weight, closed.view(*closed.shape, *[1] * (layer.weight.ndim - 2))))
+            self._guards.append(Guard(layer.weight, closed.view(*closed.shape, *[1] * (layer.weight.ndim - 2))))
             if layer.bias is not None:
-                self._guards.append(_Guard(layer.bias, post))
+                self._guards.append(Guard(layer.bias, post))
 
     def before_step(self) -> None:
         for guard in self._guards:
@@ -213,7 +213,7 @@ class _Embeddings(nn.Module):
         return dict(zip(self._groups, self.values, strict=True))
 
 
-class _Guard:
+class Guard:
     """Keeps the closed part of one parameter as it is: it masks the applied update, not the gradient, so that momentum,
     weight decay and any optimiser are harmless."""
 
@@ -233,6 +233,6 @@ class _Guard:
         if self.kept is None:
             return
         if self.exact:
-            torch.where(self.mask, self.kept, self.parameter, out=self.parameter.data)
+            torch.where(self.mask, self.kept, self.parameter.data, out=self.parameter.data)
         else:
             self.parameter.data.copy_(self.kept + (1 - self.closed) * (self.parameter.data - self.kept))

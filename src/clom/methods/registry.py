@@ -116,6 +116,11 @@ METHODS: dict[str, Entry] = {
         "Co2L: contrastive features kept by distilling similarities, classifier made anew (Cha et al. 2021)",
         "training images, 200 in all (2000 for a hundred or more classes)",
     ),
+    "ccg": Entry(
+        "clom.methods.ccg:Ccg",
+        "CCG: channels gated for each image, a task classifier with rehearsal (Abati et al. 2020)",
+        "gates, heads, normalisation, 200 or 2000 images (or a generator per task) for the task classifier",
+    ),
     "finetune": Entry(
         "clom.methods.bounds:FineTune",
         "Fine-tuning: each task in turn, nothing protected; the lower bound",

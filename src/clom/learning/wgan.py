@@ -1,0 +1,102 @@
+"""A generator for one task's images: Wasserstein GAN with gradient penalty (Gulrajani et al. 2017)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from clom.errors import UserError
+from clom.learning.loop import Progress, Report
+from clom.settings import Positive, PositiveNumber, Settings
+
+
+class WganSettings(Settings):
+    steps: Positive = 2000
+    """Steps of the generator."""
+    critic_steps: Positive = 5
+    batch: Positive = 64
+    lr: PositiveNumber = 1e-4
+    penalty: PositiveNumber = 10.0
+    latent: Positive = 128
+    width: Positive = 64
+
+
+class Generator(nn.Module):
+    """Noise to images in [0, 1]; the side must be a multiple of four."""
+
+    def __init__(self, settings: WganSettings, channels: int, side: int) -> None:
+        super().__init__()
+        if side % 4:
+            raise UserError(f"Generators make images whose side is a multiple of four, not {side}: pad or resize them.")
+        width, self.latent, self.corner = settings.width, settings.latent, side // 4
+        self.start = nn.Linear(settings.latent, 2 * width * self.corner**2)
+        self.body = nn.Sequential(
+            nn.ReLU(),
+            nn.Upsample(scale_factor=2),
+            nn.Conv2d(2 * width, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Upsample(scale_factor=2),
+            nn.Conv2d(width, channels, 3, padding=1),
+            nn.Sigmoid(),
+        )
+
+    def forward(self, noise: Tensor) -> Tensor:
+        images: Tensor = self.body(self.start(noise).view(len(noise), -1, self.corner, self.corner))
+        return images
+
+    @torch.no_grad()
+    def sample(self, n: int, randomness: torch.Generator) -> Tensor:
+        images: Tensor = self(torch.randn(n, self.latent, generator=randomness))
+        return images
+
+
+def make_critic(settings: WganSettings, channels: int, side: int) -> nn.Module:
+    """No normalisation over the batch: the penalty is on each image's own gradient."""
+    width = settings.width
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, stride=2, padding=1),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
+        nn.LeakyReLU(0.2),
+        nn.Flatten(),
+        nn.Linear(2 * width * (side // 4) ** 2, 1),
+    )
+
+
+def gradient_penalty(critic: nn.Module, real: Tensor, fake: Tensor, randomness: torch.Generator) -> Tensor:
+    """`(|grad D| - 1)^2` at random points between real and generated images, mean over the batch."""
+    share = torch.rand(len(real), *[1] * (real.ndim - 1), generator=randomness)
+    between = (share * real + (1 - share) * fake).requires_grad_(True)
+    (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    penalty: Tensor = (slope.flatten(1).norm(dim=1) - 1).pow(2).mean()
+    return penalty
+
+
+def train_generator(
+    generator: Generator, real: Tensor, settings: WganSettings, randomness: torch.Generator, task: int, report: Report
+) -> None:
+    """Eq. 9: the critic's loss is E[D(fake)] - E[D(real)] + penalty, the generator's -E[D(fake)]."""
+    critic = make_critic(settings, real.shape[1], real.shape[2])
+    optimisers = [torch.optim.Adam(net.parameters(), settings.lr, betas=(0.5, 0.9)) for net in (generator, critic)]
+
+    def fakes() -> Tensor:
+        images: Tensor = generator(torch.randn(settings.batch, settings.latent, generator=randomness))
+        return images
+
+    for step in range(settings.steps):
+        for _ in range(settings.critic_steps):
+            rows = torch.randint(len(real), (settings.batch,), generator=randomness)
+            with torch.no_grad():
+                fake = fakes()
+            penalty = settings.penalty * gradient_penalty(critic, real[rows], fake, randomness)
+            _step(optimisers[1], critic(fake).mean() - critic(real[rows]).mean() + penalty)
+        loss = _step(optimisers[0], -critic(fakes()).mean())
+        report(Progress(task, "generator", step + 1, settings.steps, 1, 1, loss))
+    generator.requires_grad_(False)
+
+
+def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> float:
+    optimiser.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    return loss.item()
