@@ -78,7 +78,7 @@ class Display:
         if full and evaluation.n_tasks < n_tasks:
             self.console.print(
                 f"Warning: nearly all units of {', '.join(full)} are taken; later tasks can reuse them but hardly add "
-                "any. A wider network or a higher --set attention.sparsity_first leaves more room.",
+                "any. A wider network, or a higher sparsity in the method's settings, leaves more room.",
                 highlight=False,
                 soft_wrap=True,
             )

@@ -16,7 +16,7 @@ def list_command(what: Literal["all", "experiments", "methods", "budgets"] = "al
     what
         Only one of the three lists.
     """
-    from clom.experiments.names import BUDGETS, experiment_names, read_experiment
+    from clom.experiments.names import BUDGETS, experiment_names, paper_experiments, read_experiment
     from clom.methods.registry import METHODS
 
     console = Console()
@@ -26,12 +26,16 @@ def list_command(what: Literal["all", "experiments", "methods", "budgets"] = "al
             table.add_row(name, read_experiment(name)["title"])
         console.print(table)
     if what in ("all", "methods"):
-        table = Table("method", "what it is", "kept between tasks")
+        table = Table("method", "what it is", "kept between tasks", "numbers in the paper")
         for name, entry in METHODS.items():
-            table.add_row(name, entry.title, entry.keeps)
+            table.add_row(name, entry.title, entry.keeps, _printed(paper_experiments(entry.short)))
         console.print(table)
     if what in ("all", "budgets"):
         table = Table("budget", "how much work")
         for budget, text in BUDGETS.items():
             table.add_row(budget, text)
         console.print(table)
+
+
+def _printed(experiments: list[str]) -> str:
+    return "all six" if len(experiments) == 6 else ", ".join(experiments) or "-"

@@ -68,10 +68,7 @@ def show_run(console: Console, config: RunConfig, folder: Path, data: Path | Non
     from clom.experiments.run import execute, is_finished
 
     machine.tune_process(threads)
-    if is_finished(folder):
-        console.print(
-            f"{folder} holds this run, finished. Remove it or choose another --out to run it again.", soft_wrap=True
-        )
+    nothing_to_do = is_finished(folder)
     try:
         stream = config.data.stream(data, config.seed)
         with Display(console, len(stream)) as display:
@@ -83,6 +80,10 @@ def show_run(console: Console, config: RunConfig, folder: Path, data: Path | Non
             soft_wrap=True,
         )
         raise
+    if nothing_to_do:
+        console.print(
+            f"{folder} holds this run, finished. Remove it or choose another --out to run it again.", soft_wrap=True
+        )
     console.print(result_table(result))
     for line in summary_lines(result.summary):
         console.print(line, highlight=False)

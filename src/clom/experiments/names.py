@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import resources
 from typing import Any, Literal
 
@@ -36,6 +37,19 @@ def read_recipe(method: str) -> dict[str, Any]:
     file = resources.files("clom.experiments") / "recipes" / f"{method}.yaml"
     content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return read_recipe(content["like"]) if "like" in content else content
+
+
+def paper_experiments(short: str) -> list[str]:
+    """The experiments for which the paper prints a number of this system, in its order; none if it does not know it."""
+    text = (resources.files("clom.experiments") / "paper.json").read_text(encoding="utf-8")
+    paper = json.loads(text)
+    printed = {
+        experiment
+        for table in ("final_accuracy", "ood_ablation")
+        for experiment, numbers in paper[table].get(short, {}).items()
+        if any(number is not None for number in numbers.values())
+    }
+    return [experiment for experiment in paper["experiments"] if experiment in printed]
 
 
 def image_shape_of(name: str) -> tuple[int, int, int]:

@@ -83,8 +83,9 @@ def execute(
     if (folder / "config.yaml").exists() and (folder / "config.yaml").read_text(encoding="utf-8") != text:
         raise UserError(f"{folder} holds a run with other settings. Choose another folder with --out, or remove it.")
     write_safely(folder / "config.yaml", text.encode())
-    write_safely(folder / "environment.json", _json(machine.describe()))
     method, book, results = _continue(config, stream, folder)
+    if len(method.tasks) < len(stream):  # a finished run keeps the record of where it was done
+        write_safely(folder / "environment.json", _json(machine.describe()))
     for task in list(stream)[len(method.tasks) :]:
         started = time.monotonic()
         method.learn(task, report)

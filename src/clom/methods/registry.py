@@ -22,6 +22,11 @@ class Entry:
     preset: tuple[tuple[str, Any], ...] = ()
     """Settings that make a variant of another system, as dotted names."""
 
+    @property
+    def short(self) -> str:
+        """The system's name in print, which for those of the paper is the paper's."""
+        return self.title.partition(":")[0]
+
 
 METHODS: dict[str, Entry] = {
     "clom": Entry(
@@ -73,7 +78,7 @@ METHODS: dict[str, Entry] = {
     ),
     "muc": Entry(
         "clom.methods.muc:Muc",
-        "MUC-LwF: main and side classifiers of the last task distilled (Liu et al. 2020)",
+        "MUC: main and side classifiers of the last task distilled (Liu et al. 2020)",
         "side classifiers; needs unlabelled other images",
     ),
     "pass": Entry(
