@@ -1,0 +1,54 @@
+"""Every method can be saved, loaded in a new process and go on there, with the same result to the last bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from clom.data.stream import Stream
+from clom.experiments.config import resolve
+from clom.methods.registry import METHODS
+from clom.model.store import save_model
+
+GO_ON = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from clom.data.formats import read_digits
+from clom.data.stream import split
+from clom.model.store import load_model
+
+torch.set_num_threads(1)
+stream = split(read_digits(), [2, 2, 2], train_per_class=16, test_per_class=8, validation=0.25)
+for path in sorted(Path(sys.argv[1]).glob("*.model")):
+    method = load_model(path).learn(stream[1])
+    blocks = {str(number): block.contiguous() for number, block in enumerate(method.blocks(stream.tests[0].pixels))}
+    save_file(blocks, path.with_suffix(".blocks"))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny_stream: Stream) -> Path:
+    """The first task of each method, and what a new process makes of the second: one process, for it starts slowly."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in METHODS:
+        method = resolve("digits-5t", name, "smoke", 3).make_method(tiny_stream.image_shape)
+        save_model(folder / f"{name}.model", method.learn(tiny_stream[0]))
+    subprocess.run([sys.executable, "-c", GO_ON, str(folder)], check=True, timeout=280)
+    return folder
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_goes_on_in_a_new_process(name: str, folder: Path, tiny_stream: Stream) -> None:
+    method = resolve("digits-5t", name, "smoke", 3).make_method(tiny_stream.image_shape)
+    for task in tiny_stream[:2]:
+        method.learn(task)
+    here, there = method.blocks(tiny_stream.tests[0].pixels), load_file(folder / f"{name}.blocks")
+    assert len(there) == 2
+    assert all(torch.equal(block, there[str(number)]) for number, block in enumerate(here))
