@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import torch
@@ -32,7 +32,7 @@ SERIES = tuple(f"#0102{number:02x}" for number in range(0x10, 0x16))
 _VARIABLES = {INK: "ink", SOFT: "soft", LINE: "line", PAPER: "paper", ACCENT: "accent"} | {
     colour: f"series-{number}" for number, colour in enumerate(SERIES, start=1)
 }
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.edgecolor": LINE,
     "axes.labelcolor": SOFT,
@@ -75,7 +75,11 @@ class Charts:
                 label = (
                     _WAYS.get(name, f"CIL, {name}") if len(history[-1].by_calibration) > 1 else "CIL, task not given"
                 )
-                style = {"color": colour, "linestyle": _DASHES[number % 6], "marker": _MARKERS[(number + 1) % 6]}
+                style: dict[str, Any] = {
+                    "color": colour,
+                    "linestyle": _DASHES[number % 6],
+                    "marker": _MARKERS[(number + 1) % 6],
+                }
                 axes.plot(x, values, markersize=4, lw=1.2 if number else 1.8, label=label, **style)
             _percent_by_task(axes, len(history))
 
@@ -86,9 +90,17 @@ class Charts:
 
         def draw(axes: Axes) -> None:
             for number, (name, history) in enumerate(histories.items()):
-                style = {"color": SERIES[number % 6], "linestyle": _DASHES[number % 6], "marker": _MARKERS[number % 6]}
+                style: dict[str, Any] = {"color": SERIES[number % 6], "linestyle": _DASHES[number % 6]}
                 values = [100 * evaluation.preferred.cil for evaluation in history]
-                axes.plot(range(1, len(history) + 1), values, markersize=4, lw=1.6, label=name, **style)
+                axes.plot(
+                    range(1, len(history) + 1),
+                    values,
+                    marker=_MARKERS[number % 6],
+                    markersize=4,
+                    lw=1.6,
+                    label=name,
+                    **style,
+                )
             _percent_by_task(axes, max(map(len, histories.values())))
 
         return self._draw(draw, 5.0, 3.0 + 0.2 * len(histories), "CIL of every run over all tasks so far")
@@ -104,7 +116,7 @@ class Charts:
                 inside = values.double().clamp(float(edges[0]), float(edges[-1]))
                 heights = torch.histogram(inside, edges).hist / len(values)
                 if number < 2:
-                    colour, alpha = (ACCENT, 0.55) if number == 0 else (SOFT, 0.35)
+                    colour, alpha = (ACCENT, 0.55) if number == 0 else (SOFT, 0.45)
                     axes.stairs(heights, edges, fill=True, color=colour, alpha=alpha, label=name, lw=0)
                 else:
                     axes.stairs(heights, edges, color=INK, ls=_DASHES[(number - 2) % 6], lw=1.2, label=name)
@@ -149,8 +161,9 @@ class Charts:
             for y, (_, mean, std, is_ours) in enumerate(rows):
                 axes.plot([0, mean], [y, y], color=ACCENT if is_ours else LINE, lw=1.6 if is_ours else 0.8)
                 axes.errorbar(mean, y, xerr=std, color=SOFT, lw=1)
-                marker = {"marker": "D", "color": ACCENT} if is_ours else {"marker": "o", "color": SOFT}
-                axes.plot(mean, y, markersize=5 if is_ours else 4, **marker)
+                axes.plot(
+                    mean, y, "D" if is_ours else "o", color=ACCENT if is_ours else SOFT, markersize=5 if is_ours else 4
+                )
                 axes.annotate(f"{mean:.1f}", (mean, y), (7, 0), textcoords="offset points", va="center", fontsize=8)
             axes.set_yticks(range(len(rows)), [row[0] for row in rows])
             for text, row in zip(axes.get_yticklabels(), rows, strict=True):
