@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def no_picture(made: RunResult) -> list[Path]:
 
 
 def tiny(experiment: str, method: str, budget: str, seed: int) -> RunConfig:
-    changes = {"data.train_per_class": 8, "data.test_per_class": 3, "data.classes_per_task": None}
+    changes: dict[str, Any] = {"data.train_per_class": 8, "data.test_per_class": 3, "data.classes_per_task": None}
     changes |= {"data.sizes": [2, 2], "net.channels": [4, 4, 6], "net.hidden": 8, "learning.plan.epochs": 1}
     changes |= {"learning.head.iterations": 3}
     return resolve(experiment, method, "smoke", seed, changes)

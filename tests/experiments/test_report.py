@@ -164,7 +164,7 @@ def test_nothing_tells_where_it_was_made(tmp_path: Path, hat: Path) -> None:
 def test_a_method_without_gates_and_calibration(tmp_path: Path, finetune: Path) -> None:
     page = page_of(tmp_path, finetune)
     check_self_contained(page)
-    assert "no layer can fill up" in page.text
+    assert "reserves no units" in page.text
     assert "there is no calibration" in page.text
     assert len(page.all("svg")) == 1 + 3
 

@@ -164,7 +164,9 @@ class Charts:
                 axes.plot(
                     mean, y, "D" if is_ours else "o", color=ACCENT if is_ours else SOFT, markersize=5 if is_ours else 4
                 )
-                axes.annotate(f"{mean:.1f}", (mean, y), (7, 0), textcoords="offset points", va="center", fontsize=8)
+                axes.annotate(
+                    f"{mean:.1f}", (mean + std, y), (7, 0), textcoords="offset points", va="center", fontsize=8
+                )
             axes.set_yticks(range(len(rows)), [row[0] for row in rows])
             for text, row in zip(axes.get_yticklabels(), rows, strict=True):
                 text.set_color(ACCENT if row[3] else SOFT)
