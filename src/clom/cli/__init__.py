@@ -17,6 +17,7 @@ COMMANDS = {
     "grid": "Do all runs that a file lists; finished ones are skipped.",
     "record": "Add finished runs to the ledger.",
     "scores": "Compare OOD scores on a finished run: which tells its tasks and other images apart best.",
+    "report": "Write finished runs as one HTML page.",
     "list": "Show the experiments, the methods and the budgets.",
     "doctor": "Show what this machine can do and how long each experiment would take.",
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",

@@ -24,6 +24,7 @@ def demo_command(
     threads
         Threads to compute with; by default one per core.
     """
+    from clom.cli.report import show_written
     from clom.cli.run import show_run
     from clom.experiments.config import resolve
 
@@ -34,4 +35,8 @@ def demo_command(
         soft_wrap=True,
     )
     config = resolve("digits-5t", "clom", "cpu", seed)
-    show_run(console, config, out or Path("runs") / config.run_name, None, threads)
+    folder = out or Path("runs") / config.run_name
+    show_run(console, config, folder, None, threads)
+    from clom.experiments.report import write_report  # only now: the picture has loaded most of what it needs
+
+    show_written(console, write_report([folder], folder / "report.html"))

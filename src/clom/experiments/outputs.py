@@ -73,6 +73,12 @@ class OutputBook:
     def alive(self, model: int) -> Tensor:
         return self._tensors[f"alive.{model}"]
 
+    def stored(self, name: str) -> list[Tensor] | None:
+        """What all tasks say about a set, if they were asked before; needs no images."""
+        blocks = [self._tensors.get(f"{name}.{model}.block") for model in range(len(self.method.tasks))]
+        known = [block for block in blocks if block is not None]
+        return known if known and len(known) == len(blocks) else None
+
     def outputs(self, name: str, images: Images, model: int, block: Tensor | None = None) -> Outputs:
         """What task `model` says about a set; `block` where that is known already."""
         key = f"{name}.{model}"

@@ -10,6 +10,7 @@
 | `summary.json` | the final figures; its presence says that the run is finished |
 | `figure.svg`, `figure.png` | the run at a glance |
 | `features.safetensors`, `scores.json` | what `clom scores` computed, and its figures |
+| `report.html` | what `clom report` made of it: a page to read |
 """
 
 from __future__ import annotations
@@ -126,10 +127,11 @@ def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, 
         return config.make_method(stream.image_shape), book, []
     method = load_model(folder / "model.safetensors")
     book.restore(read_tensors(folder / "scores.safetensors")[0], len(method.tasks))
-    return method, book, _read_results(folder / "metrics.jsonl", len(method.tasks))
+    return method, book, read_results(folder / "metrics.jsonl", len(method.tasks))
 
 
-def _read_results(path: Path, n_tasks: int) -> list[TaskResult]:
+def read_results(path: Path, n_tasks: int) -> list[TaskResult]:
+    """The first lines of `metrics.jsonl`, one for each task of the model beside it."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()[:n_tasks]
         results = [TaskResult.from_json(json.loads(line)) for line in lines]

@@ -114,11 +114,7 @@ def score_run(
     method = load_model(folder / "model.safetensors")
     book = Scorebook(stream.tests)
     book.restore(read_tensors(folder / "scores.safetensors")[0], len(stream))
-    others = {
-        name: spread(fitted(catalog.load(name, data, download=False).test, stream.image_shape), _EXTERNAL)
-        for name in names
-        if catalog.available(name, data)
-    }
+    others = {name: external_images(name, data, stream.image_shape) for name in names if catalog.available(name, data)}
     said = _ask(OutputBook(folder, method), stream, book, others, config.seed, on_pass)
     labels = [images.labels for images in stream.tests]
     blocks = [book.blocks(test) for test in range(len(stream))]
@@ -153,6 +149,11 @@ def external_names(config: RunConfig, given: Sequence[str] | None) -> list[str]:
         if name == config.data.set:
             raise UserError(f"'{name}' is what this run learned: an external set must hold other classes.")
     return names
+
+
+def external_images(name: str, data: Path | None, image_shape: Sequence[int]) -> Images:
+    """The images of a set that no task knows, made to look like the run's own in size and channels."""
+    return spread(fitted(catalog.load(name, data, download=False).test, image_shape), _EXTERNAL)
 
 
 # --- asking the networks ---------------------------------------------------------------------------------------------
