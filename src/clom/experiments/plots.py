@@ -9,8 +9,8 @@
 | `auc-grid` | run | how well each task's model tells its own images from every other task's |
 | `scores` | run | the scores behind that, own images and others |
 
-Colours are Okabe and Ito's, told apart by colour-blind readers; every line has a marker of its own and every heat map gets
-darker with its numbers, so that print in black and white says the same.
+Colours are Okabe and Ito's, told apart by colour-blind readers; every line has a marker of its own and every heat map
+gets darker with its numbers, so that print in black and white says the same.
 """
 
 from __future__ import annotations
@@ -228,7 +228,9 @@ def draw_augmentations(out: Path, experiment: str | None = None, data: Path | No
     views = {
         "original": image,
         "Hflip": image.flip(3),
-        "color jitter": _differing(image, Augmentation(flip=False, crop=False), seed, lambda view: not _grey(view)),
+        "color jitter": _differing(
+            image, Augmentation(flip=False, crop=False), seed, lambda view: _grey(image) or not _grey(view)
+        ),
         "grayscale": image.mul(torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1))
         .sum(1, keepdim=True)
         .expand_as(image),
