@@ -186,12 +186,13 @@ def paper_systems() -> set[str]:
 
 def paper_number(table: str, experiment: str, method: str, measure: str | None = None) -> Number | None:
     """An entry of one of the paper's tables of systems; `measure` where an entry holds several."""
-    content = paper()[table]
+    content: dict[str, dict[str, Any]] = paper()[table]
     names = [
         PAPER_NAMES.get(method),
         *(other for other, first in OTHER_SPELLINGS.items() if first == PAPER_NAMES.get(method)),
     ]
-    entry = next((content[name] for name in names if name in content), {}).get(experiment)
+    found = [content[name] for name in names if name in content]
+    entry = found[0].get(experiment) if found else None
     if entry is None or measure is None:
         return None if entry is None else Number(entry)
     return Number(entry[measure], entry.get(f"{measure}_std")) if measure in entry else None

@@ -106,7 +106,7 @@ def draw_forgetting(results: Results, experiments: Sequence[str], out: Path) -> 
     chosen = _with_rows(results, experiments)
     methods = [name for name in method_order() if any(results.plain(experiment, name) for experiment in chosen)]
     with plt.rc_context(_STYLE):
-        figure, axes = _panels(len(chosen), 4.4, 1.2 + 0.22 * len(methods))
+        figure, axes = _panels(len(chosen), 4.4 if len(chosen) > 1 else 5.6, 1.3 + 0.22 * len(methods))
         for axis, experiment in zip(axes, chosen, strict=True):
             _forgetting_bars(axis, results, experiment, methods, kinds)
         used = {_kind(method) for method in methods}
@@ -158,7 +158,7 @@ def draw_curves(results: Results, measure: Literal["til", "cil"], experiments: S
     curves = {experiment: _curves(results, experiment, measure) for experiment in chosen}
     methods = [name for name in method_order() if any(name in found for found in curves.values())]
     with plt.rc_context(_STYLE):
-        figure, axes = _panels(len(chosen), 4.6 if len(chosen) > 1 else 5.6, 4.2)
+        figure, axes = _panels(len(chosen), 4.6 if len(chosen) > 1 else 6.8, 4.4)
         for axis, experiment in zip(axes, chosen, strict=True):
             classes = read_experiment(experiment)["size"]["classes"]
             for method, curve in curves[experiment].items():
@@ -168,9 +168,9 @@ def draw_curves(results: Results, measure: Literal["til", "cil"], experiments: S
             axis.grid(alpha=0.25)
         looks = {m: _look(m, any(c[m].keeps_samples for c in curves.values() if m in c)) for m in methods}
         handles = [Line2D([], [], **looks[method], label=_curve_label(method, measure)) for method in methods]
-        figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, handlelength=3.4)
+        figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8, handlelength=3.4)
         figure.suptitle(
-            f"{measure.upper()} accuracy while learning, budget {results.budget}; dashed: keeps no samples", fontsize=10
+            f"{measure.upper()} while learning, budget {results.budget}; dashed: keeps no samples", fontsize=10
         )
         return _save(figure, out, f"{measure}-curves-{results.budget}")
 
@@ -306,12 +306,9 @@ def draw_auc_grid(folder: Path, out: Path) -> list[Path]:
     with plt.rc_context(_STYLE):
         side = 1.9 + 0.42 * len(grid)
         figure, axis = plt.subplots(figsize=(max(4.0, side + 0.4), max(3.4, side)), layout="constrained")
-        _heat_map(
-            axis,
-            [[100 * value if i != j else None for j, value in enumerate(row)] for i, row in enumerate(grid)],
-            50,
-            100,
-        )
+        shown = [[100 * value if i != j else None for j, value in enumerate(row)] for i, row in enumerate(grid)]
+        worst = min((value for row in shown for value in row if value is not None), default=50.0)
+        _heat_map(axis, shown, low=min(50.0, worst), high=100)  # 50 is chance; lighter only where a model does worse
         axis.set_xticks(range(len(grid)), numbers)
         axis.set_yticks(range(len(grid)), numbers)
         axis.set(xlabel="images of task", ylabel="model of task")

@@ -28,6 +28,9 @@ _ABLATIONS = {
         "learning.rotations",
     },
 }
+_BUDGETS: dict[str, str] = {
+    str(name): text for name, text in BUDGETS.items()
+}  # a ledger may know budgets that are gone
 _MEASURES: dict[Measure, str] = {"til": "TIL", "cil": "CIL"}
 
 
@@ -36,7 +39,7 @@ def render_page(rows: Sequence[Row]) -> str:
     parts = [_introduction(rows)]
     for budget in _budgets(rows):
         results = Results(rows, budget)
-        parts.append(f"## Budget `{budget}`: {dict[str, str](BUDGETS).get(budget, 'not known any more')}\n")
+        parts.append(f"## Budget `{budget}`: {_BUDGETS.get(budget, 'not known any more')}\n")
         for experiment in results.experiments():
             parts += _experiment(results, experiment)
     return "\n".join(parts)
