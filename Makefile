@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # Linux brings several gigabytes of GPU libraries. `make UV=uv ...` uses uv all the same.
 UV ?=
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench results clean
 
 demo: $(READY)
 	$(BIN)/clom demo
@@ -30,6 +30,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+results: $(READY)
+	$(BIN)/clom results
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info

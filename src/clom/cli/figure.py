@@ -1,0 +1,66 @@
+"""`clom figure`: the paper's figures from the ledger, and pictures of finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from clom.errors import UserError, unknown
+
+FIGURES = Literal["forgetting", "til-curves", "cil-curves", "augmentations", "capacity", "auc-grid", "scores"]
+
+
+def figure_command(
+    name: FIGURES,
+    /,
+    *runs: Path,
+    out: Path = Path("results/figures"),
+    ledger: Path = Path("results/ledger.jsonl"),
+    budget: str = "cpu",
+    experiment: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    data: Path | None = None,
+) -> None:
+    """Draw a figure as SVG and PNG: of the ledger (forgetting, til-curves, cil-curves), of finished runs (capacity,
+    auc-grid, scores) or of an image (augmentations).
+
+    Parameters
+    ----------
+    name
+        Which figure.
+    runs
+        Folders of finished runs, for capacity, auc-grid and scores.
+    out
+        Folder for the pictures.
+    ledger
+        The ledger's file.
+    budget
+        smoke, cpu or paper: only runs of this budget count.
+    experiment
+        Only this experiment; may be repeated. For augmentations: whose first test image to show.
+    data
+        Folder with the data sets; otherwise CLOM_DATA or the download cache.
+    """
+    from clom.experiments.ledger import read
+    from clom.experiments.names import experiment_names
+    from clom.experiments.plots import OF_RUNS, draw_augmentations, draw_from_ledger
+    from clom.experiments.tables import check_rows
+
+    for one in experiment:
+        if one not in experiment_names():
+            raise unknown("experiment", one, experiment_names())
+    if (name in OF_RUNS) != bool(runs):
+        needs = "needs the folder of a finished run" if name in OF_RUNS else "is not drawn from runs' folders"
+        raise UserError(f"'{name}' {needs}: clom figure {name} {'runs/...' if name in OF_RUNS else ''}".rstrip())
+    if name == "augmentations":
+        paths = draw_augmentations(out, experiment[0] if experiment else None, data)
+    elif name == "forgetting" or name == "til-curves" or name == "cil-curves":
+        rows = read(ledger)
+        check_rows(rows, ledger)
+        paths = draw_from_ledger(name, rows, out, budget, experiment)
+    else:
+        paths = [path for run in runs for path in OF_RUNS[name](run, out)]
+    for path in paths:
+        Console().print(str(path), highlight=False, soft_wrap=True)

@@ -1,0 +1,35 @@
+"""`clom results`: the page of results from the ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+
+def results_command(
+    *,
+    ledger: Path = Path("results/ledger.jsonl"),
+    out: Path = Path("results/README.md"),
+    readme: Path = Path("README.md"),
+) -> None:
+    """Write the page of results from the ledger, and its main tables into the project's README between the markers.
+
+    Parameters
+    ----------
+    ledger
+        The ledger's file.
+    out
+        The page.
+    readme
+        A file with the lines <!-- results:begin --> and <!-- results:end -->; left alone if it has neither.
+    """
+    from clom.experiments.ledger import read
+    from clom.experiments.results_page import BEGIN, END, write_results
+    from clom.experiments.tables import check_rows
+
+    rows = read(ledger)
+    check_rows(rows, ledger)
+    text = readme.read_text(encoding="utf-8") if readme.is_file() else ""
+    written = write_results(rows, out, readme if BEGIN in text or END in text else None)
+    Console().print(f"Written from {len(rows)} runs: {', '.join(map(str, written))}", highlight=False, soft_wrap=True)

@@ -1,0 +1,95 @@
+"""`clom table`: the paper's tables from the ledger."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as Shown
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from clom.experiments.tables import Table
+
+
+def table_command(
+    name: Literal["main", "average-incremental", "parameters", "ood", "memory", "scale", "augmentation"] = "main",
+    /,
+    *,
+    ledger: Path = Path("results/ledger.jsonl"),
+    budget: str = "cpu",
+    experiment: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    format: Literal["console", "markdown", "latex", "csv"] = "console",
+) -> None:
+    """Show one of the paper's tables, filled from the ledger, with the paper's numbers in brackets.
+
+    Parameters
+    ----------
+    name
+        Which table.
+    ledger
+        The ledger's file.
+    budget
+        smoke, cpu or paper: only runs of this budget count.
+    experiment
+        Only this experiment; may be repeated. By default the paper's, and those that the ledger has besides.
+    format
+        console, or text for other programs: markdown, latex, csv.
+    """
+    from clom.experiments.ledger import read
+    from clom.experiments.rendering import EXPLANATION, RENDERERS
+    from clom.experiments.tables import check_rows, make_table
+
+    rows = read(ledger)
+    check_rows(rows, ledger)
+    table = make_table(name, rows, budget, experiment)
+    if format != "console":
+        print(RENDERERS[format](table), end="")
+        return
+    console = Console()
+    console.print(table.title, style="bold", highlight=False)
+    for part in fitting(table, console):
+        console.print(part)
+    for note in (EXPLANATION, *table.notes):
+        console.print(note, highlight=False)
+
+
+def fitting(table: Table, console: Console) -> list[Shown]:
+    """The table in as many parts, side by side in thought, as the width of the screen asks for."""
+    numbered = list(enumerate(table.columns))
+    groups = [
+        [place for place, _ in columns] for _, columns in groupby(numbered, key=lambda item: item[1].group or item[0])
+    ]
+    endless = console.options.update(max_width=10_000)
+    parts: list[list[int]] = []
+    for group in groups:
+        wider = [*parts[-1], *group] if parts else group
+        if parts and Measurement.get(console, endless, _shown(table, wider)).maximum <= console.width:
+            parts[-1] = wider
+        else:
+            parts.append(group)
+    return [_shown(table, part) for part in parts]
+
+
+def _shown(table: Table, places: list[int]) -> Shown:
+    from clom.experiments.rendering import entry_text
+
+    shown = Shown()
+    shown.add_column(table.heading, no_wrap=True)
+    for place in places:
+        column = table.columns[place]
+        shown.add_column(f"{column.group}\n{column.name}".strip(), justify="right")
+    for number, line in enumerate(table.lines):
+        cells = []
+        for place in places:
+            text = entry_text(line.entries[place], table.columns[place].digits)
+            best = table.is_best(number, place)
+            ours = text.partition(" (")[0]
+            # The asterisk says it where a screen, or a file, shows no bold.
+            cells.append(Text.assemble((f"{ours}*" if best else ours, "bold" if best else ""), text[len(ours) :]))
+        shown.add_row(line.label, *cells)
+    return shown
