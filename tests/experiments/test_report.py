@@ -22,9 +22,9 @@ from clom.data.stream import Stream, Task
 from clom.errors import UserError
 from clom.experiments import examples
 from clom.experiments.charts import Charts
+from clom.experiments.comparison import PAPER_NAMES, Number, all_systems, reported
 from clom.experiments.config import resolve
 from clom.experiments.finished import read_run
-from clom.experiments.paper_values import PAPER_NAMES, Reported, all_systems, reported
 from clom.experiments.report import decimal, percent, points, without_folders, write_report
 from clom.experiments.run import execute
 from clom.experiments.scores import score_run
@@ -279,8 +279,8 @@ def test_the_paper_beside_a_run(tmp_path: Path, hat: Path) -> None:
 
 def test_what_the_paper_reports() -> None:
     clom = reported("mnist-5t", "clom")
-    assert clom["til"] == Reported(99.9, 0.0)
-    assert clom["cil"] == Reported(96.9, 0.3)
+    assert clom["til"] == Number(99.9, 0.0)
+    assert clom["cil"] == Number(96.9, 0.3)
     assert clom["average_incremental_cil"].mean == 98.3
     assert clom["parameters"].mean == 1.07
     assert reported("mnist-5t", "muc")["parameters"].mean == 1.06

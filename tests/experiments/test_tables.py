@@ -20,11 +20,11 @@ from clom.experiments.comparison import (
     Number,
     Results,
     method_order,
-    paper,
     paper_number,
     paper_systems,
 )
 from clom.experiments.ledger import Row, add
+from clom.experiments.names import read_paper
 from clom.experiments.rendering import DASH, to_csv, to_latex, to_markdown
 from clom.experiments.tables import TABLES, Entry, Table, make_table
 from clom.methods.registry import METHODS
@@ -108,7 +108,7 @@ def test_runs_of_clom_are_runs_of_clom_without_calibration() -> None:
 
 
 def test_the_average_needs_all_six_experiments() -> None:
-    rows = [made_up(experiment=name) for name in paper()["experiments"]]
+    rows = [made_up(experiment=name) for name in read_paper()["experiments"]]
     assert entry(make_table("main", rows), "CLOM", "Average", "CIL") == Entry(Number(90.0), Number(67.9))
     assert entry(make_table("main", rows[:5]), "CLOM", "Average", "CIL").ours is None
 
@@ -248,7 +248,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_paper_json_is_what_tables_expect() -> None:
     """Every experiment and measure that a table asks for has the shape that it reads."""
-    content = json.loads(json.dumps(paper()))
+    content = json.loads(json.dumps(read_paper()))
     assert len(content["memory_ablation_cil"]["cifar100-10t"]) == len(
         content["memory_ablation_cil"]["samples_per_class"]
     )

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from clom.evaluation.metrics import Evaluation
-from clom.experiments.paper_values import Reported
+from clom.experiments.comparison import Number
 from clom.experiments.run import TaskResult
 
 matplotlib.use("Agg")  # no screen needed
@@ -151,7 +151,7 @@ class Charts:
 
         return self._draw(draw, 4.3, 0.75 + 0.3 * len(groups), "Share of each layer's units in use, by task")
 
-    def beside_paper(self, systems: Mapping[str, Reported], ours: Mapping[str, float], title: str) -> Markup:
+    def beside_paper(self, systems: Mapping[str, Number], ours: Mapping[str, float], title: str) -> Markup:
         """The paper's systems and our runs on one line each, best on top."""
         rows = [(name, value.mean, value.std or 0.0, False) for name, value in systems.items()]
         rows += [(name, value, 0.0, True) for name, value in ours.items()]

@@ -7,39 +7,18 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from clom.experiments.ledger import Row
+from clom.experiments.names import read_paper
 from clom.methods.registry import METHODS
 
-PAPER_NAMES: Mapping[str, str] = {
-    "clom": "CLOM",
-    "clom-no-calibration": "CLOM(-c)",
-    "clom-no-ood": "CLOM (w/o OOD)",
-    "clom-odin": "CLOM (ODIN)",
-    "hat": "HAT",
-    "hypernet": "HyperNet",
-    "supsup": "SupSup",
-    "supsup-ood": "SupSup (OOD in CLOM)",
-    "owm": "OWM",
-    "muc": "MUC",
-    "pass": "PASS",
-    "lwf-r": "LwF.R",
-    "icarl": "iCaRL",
-    "mnemonics": "Mnemonics",
-    "bic": "BiC",
-    "derpp": "DER++",
-    "a-rps": "A-RPS",
-    "co2l": "Co2L",
-    "ccg": "CCG",
-}
-"""Our name -> the paper's; the one place where they meet."""
-OTHER_SPELLINGS: Mapping[str, str] = {"MUC-LwF": "MUC"}
-"""The paper's own second name of a system -> its first."""
 BOUNDS: Mapping[str, str] = {"finetune": "fine-tuning", "joint": "joint training"}
 """Not in the paper: what is lost without any protection, and what all data at once would give."""
+PAPER_NAMES: Mapping[str, str] = {name: entry.short for name, entry in METHODS.items() if name not in BOUNDS}
+"""Our name -> the paper's."""
+OTHER_SPELLINGS: Mapping[str, str] = {"MUC-LwF": "MUC"}
+"""The paper's own second name of a system -> its first."""
 TIL_SYSTEMS = frozenset({"hat", "hypernet", "supsup", "supsup-ood", "clom-odin"})
 """The paper's group of systems made for given tasks; CLOM and its variants stand apart there."""
 EXPERIMENTS: Mapping[str, str] = {
@@ -66,8 +45,8 @@ PERCENT = frozenset(
 
 
 def method_order() -> list[str]:
-    """The registry's order; systems of the paper that it does not have come last."""
-    return [*METHODS, *(name for name in PAPER_NAMES if name not in METHODS)]
+    """The registry's order."""
+    return list(METHODS)
 
 
 def method_label(method: str) -> str:
@@ -169,24 +148,16 @@ def _text(overrides: Mapping[str, Any]) -> str:
 # --- the paper's -----------------------------------------------------------------------------------------------------
 
 
-@cache
-def paper() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(
-        (resources.files("clom.experiments") / "paper.json").read_text(encoding="utf-8")
-    )
-    return content
-
-
 def paper_systems() -> set[str]:
     """Every name that any of its tables gives a system."""
-    content = paper()
+    content = read_paper()
     tables = ("final_accuracy", "average_incremental_accuracy", "parameters_millions", "ood_ablation")
     return {name for table in tables for name in content[table]}
 
 
 def paper_number(table: str, experiment: str, method: str, measure: str | None = None) -> Number | None:
     """An entry of one of the paper's tables of systems; `measure` where an entry holds several."""
-    content: dict[str, dict[str, Any]] = paper()[table]
+    content: dict[str, dict[str, Any]] = read_paper()[table]
     names = [
         PAPER_NAMES.get(method),
         *(other for other, first in OTHER_SPELLINGS.items() if first == PAPER_NAMES.get(method)),
@@ -200,5 +171,29 @@ def paper_number(table: str, experiment: str, method: str, measure: str | None =
 
 def paper_has(table: str, method: str) -> bool:
     """Whether the system has a row in the table, however empty."""
-    spelling = {OTHER_SPELLINGS.get(name, name) for name in paper()[table]}
+    spelling = {OTHER_SPELLINGS.get(name, name) for name in read_paper()[table]}
     return PAPER_NAMES.get(method) in spelling
+
+
+def reported(experiment: str, method: str) -> dict[str, Number]:
+    """All that the paper says about a system on an experiment; the names are those of a run's summary."""
+    sources = {
+        "til": ("ood_ablation", "til"),
+        "cil": ("ood_ablation", "cil"),
+        "task_detection": ("ood_ablation", "task_detection_rate"),
+        "auc_maxlogit": ("ood_ablation", "auc"),
+        "parameters": ("parameters_millions", None),
+    }
+    found = {name: paper_number(table, experiment, method, measure) for name, (table, measure) in sources.items()}
+    for table, prefix in (("final_accuracy", ""), ("average_incremental_accuracy", "average_incremental_")):
+        for measure in ("til", "cil"):
+            found[prefix + measure] = paper_number(table, experiment, method, measure) or found.get(prefix + measure)
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def all_systems(experiment: str, measure: str = "cil") -> dict[str, Number]:
+    """One figure of every system of the paper's main table on an experiment; empty if it has no such experiment."""
+    numbers = {
+        name: paper_number("final_accuracy", experiment, method, measure) for method, name in PAPER_NAMES.items()
+    }
+    return {name: number for name, number in numbers.items() if number is not None}

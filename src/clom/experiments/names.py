@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
@@ -39,10 +40,17 @@ def read_recipe(method: str) -> dict[str, Any]:
     return read_recipe(content["like"]) if "like" in content else content
 
 
+@cache
+def read_paper() -> dict[str, Any]:
+    """The paper's own numbers."""
+    text = (resources.files("clom.experiments") / "paper.json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
 def paper_experiments(short: str) -> list[str]:
     """The experiments for which the paper prints a number of this system, in its order; none if it does not know it."""
-    text = (resources.files("clom.experiments") / "paper.json").read_text(encoding="utf-8")
-    paper = json.loads(text)
+    paper = read_paper()
     printed = {
         experiment
         for table in ("final_accuracy", "ood_ablation")

@@ -19,10 +19,10 @@ from clom.errors import UserError
 from clom.evaluation.metrics import auc_grid, max_logit
 from clom.experiments import examples
 from clom.experiments.charts import Charts
+from clom.experiments.comparison import all_systems, reported
 from clom.experiments.examples import short
 from clom.experiments.finished import FinishedRun, read_run
 from clom.experiments.names import experiment_names, read_experiment
-from clom.experiments.paper_values import all_systems, reported
 from clom.methods.registry import METHODS
 from clom.model.store import write_safely
 

@@ -31,13 +31,12 @@ from clom.experiments.comparison import (
     method_label,
     method_order,
     number_of,
-    paper,
     paper_has,
     paper_number,
 )
 from clom.experiments.config import flatten, resolve
 from clom.experiments.ledger import Row
-from clom.experiments.names import BUDGETS, experiment_names
+from clom.experiments.names import BUDGETS, experiment_names, read_paper
 
 
 @dataclass(frozen=True)
@@ -223,7 +222,7 @@ def _ood(results: Results, chosen: list[str]) -> Table:
 
 
 def _memory(results: Results, chosen: list[str]) -> Table:
-    content = paper()["memory_ablation_cil"]
+    content = read_paper()["memory_ablation_cil"]
     columns = chosen or _varied(results, ["cifar100-10t", "cifar100-20t"], {"memory_per_class"}, ("clom",))
 
     def kept(row: Row) -> int:
@@ -258,7 +257,7 @@ def _memory(results: Results, chosen: list[str]) -> Table:
 
 
 def _scale(results: Results, chosen: list[str]) -> Table:
-    content, names = paper()["scale_ablation_cifar10-5t"], {"attention.s_max", "attention.binary"}
+    content, names = read_paper()["scale_ablation_cifar10-5t"], {"attention.s_max", "attention.binary"}
     columns = chosen or _varied(results, ["cifar10-5t"], names, ("clom",))
     found = {experiment: _variants(results, experiment, ("clom",), names) for experiment in columns}
 
@@ -311,7 +310,7 @@ _FLAG_LABELS = {"flip": "Hflip", "colour": "Color", "crop": "Crop"}
 
 def _augmentation(results: Results, chosen: list[str]) -> Table:
     names = {f"learning.augmentation.{flag}" for flag in _FLAG_LABELS} | {"learning.rotations"}
-    content, methods = paper()["augmentation_ablation"], ("clom", "clom-no-ood")
+    content, methods = read_paper()["augmentation_ablation"], ("clom", "clom-no-ood")
     columns = chosen or _varied(results, ["cifar10-5t", "cifar100-10t"], names, methods)
     found = {experiment: _variants(results, experiment, methods, names) for experiment in columns}
 
