@@ -27,11 +27,11 @@ def no_picture(made: RunResult) -> list[Path]:
     return [made.folder / "figure.svg", made.folder / "figure.png"]
 
 
-def tiny(experiment: str, method: str, budget: str, seed: int) -> RunConfig:
+def tiny() -> RunConfig:
     changes: dict[str, Any] = {"data.train_per_class": 8, "data.test_per_class": 3, "data.classes_per_task": None}
     changes |= {"data.sizes": [2, 2], "net.channels": [4, 4, 6], "net.hidden": 8, "learning.plan.epochs": 1}
     changes |= {"learning.head.iterations": 3}
-    return resolve(experiment, method, "smoke", seed, changes)
+    return resolve("digits-5t", "clom", "smoke", 0, changes)
 
 
 def test_from_the_demo_to_reports(
@@ -40,7 +40,8 @@ def test_from_the_demo_to_reports(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(machine, "tune_process", lambda threads=None: None)
     monkeypatch.setattr(figures, "draw_run", no_picture)
-    monkeypatch.setattr(config_module, "resolve", tiny)
+    small = tiny()
+    monkeypatch.setattr(config_module, "resolve", lambda *arguments: small)
     monkeypatch.setenv("COLUMNS", "100")
     assert exit_code("demo", "--out=here") == 0
     assert f"Report: {Path('here') / 'report.html'} (" in capsys.readouterr().out.splitlines()[-1]
