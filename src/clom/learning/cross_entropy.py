@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clom.data.images import to_unit
 from clom.data.stream import Task
-from clom.data.views import Augmentation, classifier_views
+from clom.data.views import Augmentation, augment
 from clom.learning.learner import Learner, TrainingSettings, settle_norms, train_features, training_views
 from clom.learning.loop import Batch, Report, generator
 from clom.learning.protection import Protection
@@ -31,17 +32,10 @@ class CrossEntropy(Learner):
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
-            images, classes = classifier_views(
-                task.train.pixels[batch.index],
-                task.train.labels[batch.index],
-                task.n_classes,
-                how.augmentation,
-                randomness,
-                rotations=1,
-            )
+            images = augment(to_unit(task.train.pixels[batch.index]), how.augmentation, randomness)
             images = images.contiguous(memory_format=torch.channels_last)
             features, penalty = protection.training_features(images, number, batch.sweep_position(how.sweep))
-            return F.cross_entropy(head(features), classes) + penalty
+            return F.cross_entropy(head(features), task.train.labels[batch.index]) + penalty
 
         trained = [parameter for parameter in head.parameters() if parameter.requires_grad]
         train_features(protection, number, task, seed, how, loss_of, trained, report)

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from clom.data.images import to_unit
 from clom.data.stream import Task
-from clom.data.views import Augmentation, classifier_views
+from clom.data.views import Augmentation, augment
 from clom.learning.loop import Batch, Plan, Report, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.methods.base import Blocks, LearnedTask, Method, seeded
@@ -129,15 +129,9 @@ class HyperNet(Method):
         randomness = generator(self.seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
-            images, classes = classifier_views(
-                task.train.pixels[batch.index],
-                task.train.labels[batch.index],
-                task.n_classes,
-                how.augmentation,
-                randomness,
-                rotations=1,
-            )
-            return F.cross_entropy(self._run(self._generate(number), images, number, training=True), classes)
+            images = augment(to_unit(task.train.pixels[batch.index]), how.augmentation, randomness)
+            outputs = self._run(self._generate(number), images, number, training=True)
+            return F.cross_entropy(outputs, task.train.labels[batch.index])
 
         def hold_old_tasks() -> None:
             if old and self.settings.beta:
