@@ -101,7 +101,9 @@ def cells(blocks: Sequence[Block], out: Path) -> list[Cell]:
     """The work list; every name and setting in it is checked before anything runs."""
     found: dict[str, Cell] = {}
     for block in blocks:
-        names = tuple(METHODS) if block.methods == "all" else block.methods
+        names = (
+            tuple(name for name in METHODS if METHODS[name].of_the_paper) if block.methods == "all" else block.methods
+        )
         for experiment, (variant, overrides), method, seed in itertools.product(
             block.experiments, block.variants.items(), names, block.seeds
         ):
