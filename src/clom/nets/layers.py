@@ -136,7 +136,8 @@ class GatedResidual(nn.Linear):
         return []
 
     def forward(self, values: Tensor, stream: Tensor, task: int) -> Tensor:  # type: ignore[override]
-        return stream + F.linear(values, self.weight) * self.scales[task]
+        added: Tensor = F.linear(values, self.weight) * self.scales[task]
+        return stream + added
 
 
 GatedLayer = GatedConv2d | GatedLinear | GatedResidual

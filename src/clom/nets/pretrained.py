@@ -143,6 +143,7 @@ def _spread(net: EfficientNetLite0) -> None:
     for layer in net.modules():
         if isinstance(layer, _Convolution):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            assert layer.bias is not None
             nn.init.zeros_(layer.bias)
 
 
