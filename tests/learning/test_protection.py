@@ -265,6 +265,7 @@ def drift(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], protect: 
 def _mask_gradients(net: Net, used: Gates) -> None:
     for layer in net.gated_layers():
         pre = torch.ones(1) if layer.gate_in is None else used[layer.gate_in]
+        assert layer.gate_out is not None
         assert layer.weight.grad is not None
         assert layer.bias is not None
         assert layer.bias.grad is not None

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from clom.data.stream import Stream
 from clom.experiments.config import resolve
-from clom.methods.registry import METHODS
+from clom.methods.registry import PAPER_METHODS
 from clom.model.store import save_model
 
 GO_ON = """
@@ -37,14 +37,14 @@ for path in sorted(Path(sys.argv[1]).glob("*.model")):
 def folder(tmp_path_factory: pytest.TempPathFactory, tiny_stream: Stream) -> Path:
     """The first task of each method, and what a new process makes of the second: one process, for it starts slowly."""
     folder = tmp_path_factory.mktemp("models")
-    for name in METHODS:
+    for name in PAPER_METHODS:
         method = resolve("digits-5t", name, "smoke", 3).make_method(tiny_stream.image_shape)
         save_model(folder / f"{name}.model", method.learn(tiny_stream[0]))
     subprocess.run([sys.executable, "-c", GO_ON, str(folder)], check=True, timeout=280)
     return folder
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", PAPER_METHODS)
 def test_goes_on_in_a_new_process(name: str, folder: Path, tiny_stream: Stream) -> None:
     method = resolve("digits-5t", name, "smoke", 3).make_method(tiny_stream.image_shape)
     for task in tiny_stream[:2]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clom.nets import AlexNetSettings, Net, NetSettings, ResNet18Settings, make_net
-from clom.nets.compact import compact, open_units
+from clom.nets.compact import compact, open_features
 from clom.nets.layers import GatedConv2d
 
 NETS: dict[str, NetSettings] = {
@@ -52,7 +52,7 @@ def test_equals_the_masked_network(kind: str, densities: list[float], seed: int)
     net = trained_like(NETS[kind], seed)
     gates = random_gates(net, densities, seed)
     images = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
-    kept = open_units(gates[net.feature_group])
+    kept = open_features(net, gates)
     with torch.no_grad():
         masked = net(images, 1, gates)
         small = compact(net, 1, gates)
@@ -69,9 +69,9 @@ def test_is_small_and_leaves_the_network_alone() -> None:
     small = compact(net, 1, gates)
     kept = {group: int(gate.sum()) for group, gate in gates.items()}
     for layer in small.gated_layers():
-        assert layer.n_units == max(1, kept[layer.gate_out])
         assert isinstance(layer, GatedConv2d)
+        assert layer.n_units == max(1, kept[layer.gate_out])
         assert not layer.normalised
     assert sum(p.numel() for p in small.parameters()) < 0.6 * sum(p.numel() for p in net.parameters())
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
-    assert small.n_features == max(1, kept[net.feature_group])
+    assert small.n_features == len(open_features(net, gates))

@@ -57,6 +57,7 @@ def test_gate_sizes_fit_the_weights(settings: NetSettings) -> None:
     net = build(settings)
     sizes = net.gate_sizes()
     for layer in net.gated_layers():
+        assert layer.gate_out is not None
         assert sizes[layer.gate_out] == layer.weight.shape[0]
         inputs = 3 if layer.gate_in is None else sizes[layer.gate_in] * layer.spread
         assert layer.weight.shape[1] == inputs
@@ -87,6 +88,7 @@ def test_weights_behind_a_closed_gate_do_not_matter(settings: NetSettings) -> No
     opened = {group: torch.ones(size) for group, size in net.gate_sizes().items()}
     with torch.no_grad():
         for number, layer in enumerate(net.gated_layers()):
+            assert layer.gate_out is not None
             rows: list[tuple[str, slice | int, slice | int]] = [(layer.gate_out, 1, slice(None))]
             if layer.gate_in is not None:
                 rows.append((layer.gate_in, slice(None), slice(layer.spread, 2 * layer.spread)))

@@ -11,11 +11,11 @@ from typing import Any
 
 from clom.experiments.ledger import Row
 from clom.experiments.names import read_paper
-from clom.methods.registry import METHODS
+from clom.methods.registry import METHODS, PAPER_METHODS
 
 BOUNDS: Mapping[str, str] = {"finetune": "fine-tuning", "joint": "joint training"}
 """Not in the paper: what is lost without any protection, and what all data at once would give."""
-PAPER_NAMES: Mapping[str, str] = {name: entry.short for name, entry in METHODS.items() if name not in BOUNDS}
+PAPER_NAMES: Mapping[str, str] = {name: METHODS[name].short for name in PAPER_METHODS if name not in BOUNDS}
 """Our name -> the paper's."""
 OTHER_SPELLINGS: Mapping[str, str] = {"MUC-LwF": "MUC"}
 """The paper's own second name of a system -> its first."""
@@ -46,7 +46,7 @@ PERCENT = frozenset(
 
 def method_order() -> list[str]:
     """The registry's order."""
-    return list(METHODS)
+    return list(PAPER_METHODS)
 
 
 def method_label(method: str) -> str:

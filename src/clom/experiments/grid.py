@@ -18,7 +18,7 @@ from clom.errors import UserError, unknown
 from clom.experiments.config import RunConfig, explain, resolve
 from clom.experiments.names import Budget
 from clom.experiments.run import is_finished
-from clom.methods.registry import METHODS
+from clom.methods.registry import METHODS, PAPER_METHODS
 from clom.settings import Settings
 
 
@@ -101,7 +101,7 @@ def cells(blocks: Sequence[Block], out: Path) -> list[Cell]:
     """The work list; every name and setting in it is checked before anything runs."""
     found: dict[str, Cell] = {}
     for block in blocks:
-        names = tuple(METHODS) if block.methods == "all" else block.methods
+        names = PAPER_METHODS if block.methods == "all" else block.methods
         for experiment, (variant, overrides), method, seed in itertools.product(
             block.experiments, block.variants.items(), names, block.seeds
         ):

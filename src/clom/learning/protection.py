@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clom.learning.losses import sparsity
-from clom.nets.compact import compact, open_units
+from clom.nets.compact import compact, open_features
 from clom.nets.gates import Gates, soft_gate
 from clom.nets.layers import Net
 from clom.settings import NonNegative, PositiveNumber, Settings
@@ -149,7 +149,7 @@ class HardAttention(Protection):
             return super().frozen(task)
         gates = self.gates(task)
         small = compact(self.net, task, gates)
-        return lambda images: cast(Tensor, small(images, 0, {})), open_units(gates[self.net.feature_group])
+        return lambda images: cast(Tensor, small(images, 0, {})), open_features(self.net, gates)
 
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
         s_max = self.settings.s_max
@@ -170,7 +170,8 @@ class HardAttention(Protection):
         self._used = used = self.used(task)
         self._guards = []
         for layer in self.net.gated_layers():
-            post = used[layer.gate_out]
+            # What has no gate behind it is used by every task.
+            post = torch.ones(1) if layer.gate_out is None else used[layer.gate_out]
             pre = torch.ones(1) if layer.gate_in is None else used[layer.gate_in].repeat_interleave(layer.spread)
             # Eq. 15: 1 - min(a_i, a_j), the same for every cell of a kernel.
             closed = torch.minimum(post[:, None], pre.to(post.device)[None, :])

@@ -21,6 +21,8 @@ class Entry:
     keeps: str
     preset: tuple[tuple[str, Any], ...] = ()
     """Settings that make a variant of another system, as dotted names."""
+    of_the_paper: bool = True
+    """Whether "all" systems include it. What starts from pretrained features is no fair comparison with the others."""
 
     @property
     def short(self) -> str:
@@ -136,7 +138,22 @@ METHODS: dict[str, Entry] = {
         "Joint training: a new network for all data so far; the upper bound",
         "every training image",
     ),
+    "ncm": Entry(
+        "clom.methods.frozen:Ncm",
+        "NCM: the nearest class mean on frozen pretrained features",
+        "a mean feature of every class",
+        of_the_paper=False,
+    ),
+    "slda": Entry(
+        "clom.methods.frozen:Slda",
+        "SLDA: streaming linear discriminant analysis on frozen pretrained features (Hayes and Kanan 2020)",
+        "a mean feature of every class, one covariance",
+        of_the_paper=False,
+    ),
 }
+
+PAPER_METHODS = tuple(name for name, entry in METHODS.items() if entry.of_the_paper)
+"""What "all" systems are."""
 
 
 def entry(name: str) -> Entry:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from clom.nets.adapters import AdapterNet, AdapterSettings
 from clom.nets.alexnet import AlexNet, AlexNetSettings
 from clom.nets.layers import Net
 from clom.nets.pooled import PooledConv, PooledConvSettings
 from clom.nets.resnet import ResNet18, ResNet18Settings
 
-NetSettings = AlexNetSettings | ResNet18Settings | PooledConvSettings
+NetSettings = AlexNetSettings | ResNet18Settings | PooledConvSettings | AdapterSettings
 
 
 def make_net(settings: NetSettings, image_size: int) -> Net:
@@ -16,10 +17,14 @@ def make_net(settings: NetSettings, image_size: int) -> Net:
         return AlexNet(settings, image_size)
     if isinstance(settings, PooledConvSettings):
         return PooledConv(settings)
+    if isinstance(settings, AdapterSettings):
+        return AdapterNet(settings)
     return ResNet18(settings)
 
 
 __all__ = [
+    "AdapterNet",
+    "AdapterSettings",
     "AlexNet",
     "AlexNetSettings",
     "Net",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clom.nets.gates import Gates, per_channel
-from clom.nets.layers import GatedConv2d, GatedJoin, GatedLinear, Net
+from clom.nets.layers import GatedConv2d, GatedJoin, GatedLinear, GatedResidual, Net
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -23,7 +23,7 @@ def compact(net: Net, task: int, gates: Gates) -> Net:
     """A network of the same kind: called with `(images, 0, {})` it gives `net(images, task, gates)[:, open]`."""
     units = {group: open_units(gate) for group, gate in gates.items()}
     small = _slim(net, task, gates, units)
-    small.n_features = len(units[net.feature_group])
+    small.n_features = len(open_features(net, gates))
     return small.eval()
 
 
@@ -31,6 +31,11 @@ def open_units(gate: Tensor) -> Tensor:
     """Indices of the units that are kept. A layer that is closed altogether keeps one, whose weights become zero."""
     index = gate.nonzero().flatten()
     return index if len(index) else index.new_zeros(1)
+
+
+def open_features(net: Net, gates: Gates) -> Tensor:
+    """Which features the compact network gives: all of a network whose features have no gates."""
+    return torch.arange(net.n_features) if net.feature_group is None else open_units(gates[net.feature_group])
 
 
 def _slim(module: AnyModule, task: int, gates: Gates, units: dict[str, Tensor]) -> AnyModule:
@@ -42,6 +47,8 @@ def _slim(module: AnyModule, task: int, gates: Gates, units: dict[str, Tensor]) 
             clone._modules[name] = _slim_conv(child, task, gates[child.gate_out], units)
         elif isinstance(child, GatedLinear):
             clone._modules[name] = _slim_linear(child, gates[child.gate_out], units)
+        elif isinstance(child, GatedResidual):
+            clone._modules[name] = _slim_residual(child, task, units)
         elif isinstance(child, GatedJoin):
             clone._modules[name] = _Selection(child, gates[child.gate_out], units)
         else:
@@ -89,6 +96,14 @@ def _slim_linear(layer: GatedLinear, gate: Tensor, units: dict[str, Tensor]) -> 
     small.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
     bias = torch.zeros_like(gate) if layer.bias is None else layer.bias
     small.bias = nn.Parameter((bias * gate)[kept], requires_grad=False)
+    return small
+
+
+def _slim_residual(layer: GatedResidual, task: int, units: dict[str, Tensor]) -> GatedResidual:
+    weight = (layer.weight * layer.scales[task][:, None])[:, units[layer.gate_in]]
+    small = GatedResidual(weight.shape[1], layer.out_features, gate_in=layer.gate_in)
+    small.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    small.scales = nn.ParameterList([nn.Parameter(torch.ones(layer.out_features), requires_grad=False)])
     return small
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -113,7 +114,33 @@ class GatedLinear(nn.Linear):
         return []
 
 
-GatedLayer = GatedConv2d | GatedLinear
+class GatedResidual(nn.Linear):
+    """Adds to a stream of values that has no gates: `stream + scale_k * (W x)`, the scale of each task's own.
+
+    Scales start at zero, so a task that has learned nothing reads the stream as it is, whatever W is. W needs no gates
+    behind it to be protected: an old task has closed all inputs but its own, and the weights of those are fixed.
+    """
+
+    gate_out: str | None = None
+    spread = 1
+
+    def __init__(self, n_in: int, n_out: int, *, gate_in: str) -> None:
+        super().__init__(n_in, n_out, bias=False)  # a bias would be shared by all tasks
+        self.gate_in = gate_in
+        self.scales = nn.ParameterList()
+
+    def add_task(self) -> None:
+        self.scales.append(nn.Parameter(torch.zeros(self.out_features, device=self.weight.device)))
+
+    def norms_of(self, task: int) -> list[nn.BatchNorm2d]:
+        return []
+
+    def forward(self, values: Tensor, stream: Tensor, task: int) -> Tensor:  # type: ignore[override]
+        added: Tensor = F.linear(values, self.weight) * self.scales[task]
+        return stream + added
+
+
+GatedLayer = GatedConv2d | GatedLinear | GatedResidual
 
 
 class GatedJoin(nn.Module):
@@ -132,8 +159,8 @@ class Net(nn.Module, ABC):
     """A feature extractor `h(x, k)`: shared weights, gates passed in, tasks appended without an end in sight."""
 
     n_features: int
-    feature_group: str
-    """The gate group of the features, so that heads and scores know which of them a task never uses."""
+    feature_group: str | None
+    """The gate group of the features, so that heads and scores know which of them a task never uses. None: all are."""
 
     @abstractmethod
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
@@ -141,21 +168,24 @@ class Net(nn.Module, ABC):
 
     def add_task(self) -> None:
         for layer in self.gated_layers():
-            if isinstance(layer, GatedConv2d):
+            if isinstance(layer, GatedConv2d | GatedResidual):
                 layer.add_task()
 
     def gated_layers(self) -> Iterator[GatedLayer]:
         for module in self.modules():
-            if isinstance(module, GatedConv2d | GatedLinear):
+            if isinstance(module, GatedConv2d | GatedLinear | GatedResidual):
                 yield module
 
     def gate_sizes(self) -> dict[str, int]:
         """Number of units of every gate group, in the order of the forward pass."""
-        return {layer.gate_out: layer.n_units for layer in self.gated_layers()}
+        layers = [layer for layer in self.gated_layers() if not isinstance(layer, GatedResidual)]
+        return {layer.gate_out: layer.n_units for layer in layers}
 
     def shared_parameters(self) -> list[nn.Parameter]:
         return [p for layer in self.gated_layers() for p in (layer.weight, layer.bias) if isinstance(p, nn.Parameter)]
 
     def task_parameters(self, task: int) -> list[nn.Parameter]:
-        """What only this task uses: its normalisation layers."""
-        return [p for layer in self.gated_layers() for norm in layer.norms_of(task) for p in norm.parameters()]
+        """What only this task uses: its normalisation layers and the scales of what it adds."""
+        layers = list(self.gated_layers())
+        scales = [layer.scales[task] for layer in layers if isinstance(layer, GatedResidual)]
+        return [p for layer in layers for norm in layer.norms_of(task) for p in norm.parameters()] + scales

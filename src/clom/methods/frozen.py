@@ -1,0 +1,156 @@
+"""Frozen pretrained features, read by statistics of each class: what any learner of adapters has to beat.
+
+| name | reads features by | keeps |
+|---|---|---|
+| `ncm` | the nearest class mean, as iCaRL does (Rebuffi et al. 2017), but of all training images | a mean per class |
+| `slda` | streaming linear discriminant analysis (Hayes and Kanan 2020) | the means and one covariance |
+
+Nothing is trained by gradients. The published covariance weighs its samples by when they came; ours is the pooled
+covariance of all samples so far, which does not depend on their order and is what the published one tends to.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from clom.data.images import to_unit
+from clom.data.stream import Task
+from clom.errors import UserError
+from clom.learning.loop import Progress, Report, silent
+from clom.learning.nearest_mean import mean_directions, nearness
+from clom.methods.base import Blocks, LearnedTask, Method, seeded
+from clom.nets import NetSettings
+from clom.nets.pretrained import EfficientNetLite0, PretrainedSettings
+from clom.settings import Settings
+
+
+class FrozenMethod(Method):
+    """Scores of all classes so far from frozen features; blocks are slices of them."""
+
+    def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__(net, settings, image_shape, seed)
+        if not isinstance(net, PretrainedSettings):
+            raise UserError(f"{self.name} reads pretrained features: it needs the network 'efficientnet-lite0'.")
+        with seeded(seed, "network"):
+            self.backbone = EfficientNetLite0(net)
+
+    @abstractmethod
+    def scores(self, features: Tensor) -> Tensor:
+        """`[n, classes of all tasks]`."""
+
+    @torch.no_grad()
+    def blocks(self, pixels: Tensor) -> Blocks:
+        scores = self.scores(self.embed(pixels))
+        return list(torch.split(scores, [task.n_classes for task in self.tasks], dim=1))
+
+    @torch.no_grad()
+    def embed(self, pixels: Tensor, report: Report = silent, batch: int = 64) -> Tensor:
+        """The frozen features of images."""
+        parts = torch.split(pixels, batch) if len(pixels) else ()
+        features = [torch.empty(0, self.backbone.n_features)]
+        for done, part in enumerate(parts, start=1):
+            features.append(self.backbone(to_unit(part).contiguous(memory_format=torch.channels_last)))
+            report(Progress(len(self.tasks) - 1, "features", done, len(parts), 1, 1, float("nan")))
+        return torch.cat(features)
+
+    def features(self, pixels: Tensor, task: int) -> Tensor:
+        """The same for every task."""
+        return self.embed(pixels)
+
+
+class NcmSettings(Settings):
+    """Nothing to set."""
+
+
+class Ncm(FrozenMethod):
+    """The class whose mean direction is nearest. An old mean never changes, so nothing is forgotten."""
+
+    name = "ncm"
+    settings_type = NcmSettings
+    exact_memory = True
+    means: Tensor
+
+    def __init__(self, net: NetSettings, settings: NcmSettings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__(net, settings, image_shape, seed)
+        self.register_buffer("means", torch.empty(0, self.backbone.n_features))
+
+    def _open_task(self, task: LearnedTask) -> None:
+        self.means = _more_rows(self.means, task.n_classes)
+
+    def _learn(self, task: Task, report: Report) -> None:
+        features = self.embed(task.train.pixels, report)
+        self.means[-task.n_classes :] = mean_directions(features, task.train.labels, task.n_classes)
+
+    def scores(self, features: Tensor) -> Tensor:
+        return nearness(features, self.means)
+
+    def n_parameters(self) -> int:
+        return super().n_parameters() + self.means.numel()
+
+
+class SldaSettings(Settings):
+    shrinkage: float = Field(default=0.6, gt=0, le=1)
+    """epsilon: the share of the covariance that is replaced by a multiple of the identity of the same size. Chosen on
+    held-out photos, 40 a class; published is 1e-4 of the identity itself, for hundreds of thousands of images."""
+
+
+class Slda(FrozenMethod):
+    """`w_c = C^-1 mu_c`, `b_c = -mu_c w_c / 2` with one covariance C of all classes; classes are equally likely."""
+
+    name = "slda"
+    settings_type = SldaSettings
+    settings: SldaSettings
+    means: Tensor
+    scatter: Tensor
+    n_samples: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, net: NetSettings, settings: SldaSettings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__(net, settings, image_shape, seed)
+        d = self.backbone.n_features
+        self.register_buffer("means", torch.empty(0, d, dtype=torch.float64))
+        self.register_buffer("scatter", torch.zeros(d, d, dtype=torch.float64))
+        self.register_buffer("n_samples", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("weight", torch.empty(0, d))
+        self.register_buffer("bias", torch.empty(0))
+
+    def _open_task(self, task: LearnedTask) -> None:
+        self.means, self.weight = (_more_rows(old, task.n_classes) for old in (self.means, self.weight))
+        self.bias = _more_rows(self.bias, task.n_classes)
+
+    def _learn(self, task: Task, report: Report) -> None:
+        features, labels = self.embed(task.train.pixels, report).double(), task.train.labels
+        means = torch.stack([features[labels == label].mean(0) for label in range(task.n_classes)])
+        self.means[-task.n_classes :] = means
+        deviations = features - means[labels]
+        self.scatter = self.scatter + deviations.T @ deviations
+        self.n_samples = self.n_samples + len(features)
+        weight, bias = discriminants(self.means, self.scatter / self.n_samples, self.settings.shrinkage)
+        self.weight, self.bias = weight.float(), bias.float()
+
+    def scores(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, self.bias)
+
+    def n_parameters(self) -> int:
+        return super().n_parameters() + self.weight.numel() + self.bias.numel()
+
+
+def discriminants(means: Tensor, covariance: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
+    """Weight `[classes, d]` and bias of linear discriminant analysis with a shrunk covariance."""
+    average = covariance.diagonal().mean().clamp(min=1e-12)
+    identity = torch.eye(len(covariance), dtype=covariance.dtype)
+    shrunk = (1 - shrinkage) * covariance + shrinkage * average * identity
+    weight = torch.linalg.solve(shrunk, means.T).T.contiguous()
+    return weight, -(weight * means).sum(1) / 2
+
+
+def _more_rows(values: Tensor, count: int) -> Tensor:
+    """Zeros for the classes that are about to be learned."""
+    return torch.cat([values, values.new_zeros(count, *values.shape[1:])])
