@@ -44,15 +44,22 @@ class TaskResult:
     evaluation: Evaluation
     minutes: float
     """Time spent learning and evaluating this task."""
+    cpu_minutes: float
+    """The same in time of all cores together: what counts where other work runs beside."""
     capacity: dict[str, float]
     """Gate group -> fraction of its units in use; empty for methods without gates."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"minutes": self.minutes, "capacity": self.capacity, **self.evaluation.to_json()}
+        return {
+            "minutes": self.minutes,
+            "cpu_minutes": self.cpu_minutes,
+            "capacity": self.capacity,
+            **self.evaluation.to_json(),
+        }
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> TaskResult:
-        return TaskResult(Evaluation.from_json(data), data["minutes"], data["capacity"])
+        return TaskResult(Evaluation.from_json(data), data["minutes"], data["cpu_minutes"], data["capacity"])
 
 
 @dataclass(frozen=True)
@@ -88,11 +95,12 @@ def execute(
     if len(method.tasks) < len(stream):  # a finished run keeps the record of where it was done
         write_safely(folder / "environment.json", _json(machine.describe()))
     for task in list(stream)[len(method.tasks) :]:
-        started = time.monotonic()
+        started = time.monotonic(), time.process_time()
         method.learn(task, report)
         book.update(method)
         evaluation = evaluate(book, method.calibrations())
-        results.append(TaskResult(evaluation, (time.monotonic() - started) / 60, _capacity(method)))
+        minutes, cpu_minutes = (time.monotonic() - started[0]) / 60, (time.process_time() - started[1]) / 60
+        results.append(TaskResult(evaluation, minutes, cpu_minutes, _capacity(method)))
         _save(folder, method, book, results)
         on_task(results[-1], len(stream))
     summary = _summary(config, method, results)
@@ -175,6 +183,7 @@ def _summary(config: RunConfig, method: Method, results: list[TaskResult]) -> di
         "parameters": method.n_parameters(),
         "memory_bytes": method.memory_bytes,
         "minutes": sum(result.minutes for result in results),
+        "cpu_minutes": sum(result.cpu_minutes for result in results),
         "peak_memory_gb": round((machine.peak_memory_bytes() or 0) / 1e9, 2),
     }
 

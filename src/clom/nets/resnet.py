@@ -17,6 +17,8 @@ class ResNet18Settings(Settings):
 
     kind: Literal["resnet18"] = "resnet18"
     width: Positive = 64
+    stem_stride: Literal[1, 2] = 1
+    """2 halves the resolution of everything after the first convolution: four times the views in the same minutes."""
     affine: bool = True
     """Whether normalisation layers learn a scale and a shift (supermask networks do not)."""
     final_relu: bool = True
@@ -67,7 +69,16 @@ class ResNet18(Net):
         super().__init__()
         width, affine = settings.width, settings.affine
         self.stem = GatedConv2d(
-            3, width, 3, padding=1, gate_in=None, gate_out="stem", bias=False, norm=True, affine=affine
+            3,
+            width,
+            3,
+            stride=settings.stem_stride,
+            padding=1,
+            gate_in=None,
+            gate_out="stem",
+            bias=False,
+            norm=True,
+            affine=affine,
         )
         self.blocks = nn.ModuleList()
         n_in, gate_in = width, "stem"
