@@ -59,7 +59,8 @@ class TaskResult:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> TaskResult:
-        return TaskResult(Evaluation.from_json(data), data["minutes"], data["cpu_minutes"], data["capacity"])
+        core = data.get("cpu_minutes", data["minutes"])  # runs of before it was recorded used one core
+        return TaskResult(Evaluation.from_json(data), data["minutes"], core, data["capacity"])
 
 
 @dataclass(frozen=True)
