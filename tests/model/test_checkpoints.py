@@ -99,7 +99,7 @@ def test_the_one_before_a_damaged_one_is_used_with_a_message(tmp_path: Path, dam
     newest = tmp_path / "task2-phase0-step000000005.ckpt"
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 4
-    newest.write_bytes({"cut": content[: len(content) // 2], "flip": content, "empty": b""}[damage])
+    newest.write_bytes(bytes({"cut": content[: len(content) // 2], "flip": content, "empty": bytearray()}[damage]))
     with pytest.warns(UserWarning, match=f"{newest.name} is damaged"):
         found = folder(tmp_path).latest(0)
     assert found is not None
@@ -144,7 +144,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(module.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr("clom.model.checkpoints.time.monotonic", clock.monotonic)
     return clock
 
 
