@@ -10,10 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from cyclopts import App, CycloptsError
 
 from clom.errors import UserError
+from clom.stopping import Stopped
 
 COMMANDS = {
     "demo": "Learn embedded digits, task by task, in about two minutes.",
     "run": "Learn an experiment's tasks one after another and measure after each.",
+    "resume": "Go on with an interrupted run.",
     "grid": "Do all runs that a file lists; finished ones are skipped.",
     "record": "Add finished runs to the ledger.",
     "scores": "Compare OOD scores on a finished run: which tells its tasks and other images apart best.",
@@ -26,6 +28,7 @@ COMMANDS = {
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",
 }
 EXIT_USAGE = 2
+EXIT_SIGNAL = 128  # plus the signal's number: 130 after Ctrl-C, 143 after SIGTERM
 EXIT_INTERRUPTED = 130
 
 
@@ -63,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f": {problem.filename}" if problem.filename else ""
         print(f"clom: {problem.strerror or problem}{where}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
+    except Stopped as request:
+        print("\nclom: stopped.", file=sys.stderr)
+        sys.exit(EXIT_SIGNAL + request.number)
     except KeyboardInterrupt:
         print("\nclom: stopped.", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
