@@ -11,6 +11,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from clom.launch import read_launch
+
 if TYPE_CHECKING:
     from clom.experiments.config import RunConfig
 
@@ -66,13 +68,16 @@ def show_run(console: Console, config: RunConfig, folder: Path, data: Path | Non
     from clom.cli.display import Display, result_table, summary_lines
     from clom.experiments.figures import draw_run
     from clom.experiments.run import execute, is_finished
+    from clom.experiments.together import load_stream, together
 
-    machine.tune_process(threads)
+    launch = read_launch()
+    machine.tune_process(threads or max(1, machine.cores() // launch.local_size))
     nothing_to_do = is_finished(folder)
     try:
-        stream = config.data.stream(data, config.seed)
-        with Display(console, len(stream)) as display:
-            result = execute(config, stream, folder, display.step, display.task_done)
+        with together(launch, config, folder) as place:
+            stream = load_stream(launch, config, data)
+            with Display(console if launch.leads else Console(quiet=True), len(stream)) as display:
+                result = execute(config, stream, place, display.step, display.task_done)
     except KeyboardInterrupt:
         console.print(
             f"Stopped. Finished tasks are in {folder}; the same command goes on from there.",
@@ -80,6 +85,8 @@ def show_run(console: Console, config: RunConfig, folder: Path, data: Path | Non
             soft_wrap=True,
         )
         raise
+    if not launch.leads:
+        return
     if nothing_to_do:
         console.print(
             f"{folder} holds this run, finished. Remove it or choose another --out to run it again.", soft_wrap=True

@@ -17,6 +17,7 @@ from clom.errors import UserError
 from clom.learning.calibration import Affine
 from clom.learning.loop import Report, generator, silent
 from clom.nets import NetSettings
+from clom.nets.ranks import level
 from clom.settings import Settings
 
 Blocks = list[Tensor]
@@ -65,6 +66,7 @@ class Method(nn.Module, ABC):
             with seeded(self.seed, "learn", len(self.tasks)):
                 self.open_task(LearnedTask(task.name, task.class_names))
                 self._learn(task, report)
+            level(self)
             self.zero_grad(set_to_none=True)  # gradients of finished tasks would be kept for ever
         except BaseException:
             self.__dict__.update(before.__dict__)
