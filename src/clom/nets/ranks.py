@@ -161,7 +161,7 @@ def level(module: nn.Module) -> None:
         return
     for value in module.state_dict().values():
         if value.numel():
-            numbers = value.contiguous().flatten()
+            numbers = value.detach().clone(memory_format=torch.contiguous_format).flatten()
             talk(dist.broadcast, numbers.view(torch.uint8), 0)
             value.copy_(numbers.view_as(value))
 
