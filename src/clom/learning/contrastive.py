@@ -24,6 +24,7 @@ from clom.learning.loop import Batch, Plan, Progress, Report, fit, generator
 from clom.learning.losses import supervised_contrastive
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection import Protection
+from clom.learning.resume import State
 from clom.learning.schedule import Schedule
 from clom.nets.ranks import divided
 from clom.settings import NonNegative, Positive, PositiveNumber, Settings
@@ -106,8 +107,7 @@ class RotationContrastive(Learner):
             return loss + penalty
 
         parts = [projection, extra_head] if how.cross_entropy else [projection]
-        extra = [parameter for part in parts for parameter in part.parameters()]
-        train_features(protection, number, task, seed, how, loss_of, extra, report, phase="features")
+        train_features(protection, number, task, seed, how, loss_of, parts, randomness, report, phase="features")
         views = training_views(task, how.augmentation, how.rotations, generator(seed, "settle", number))
         settle_norms(protection, number, views)
 
@@ -148,5 +148,6 @@ class RotationContrastive(Learner):
 
         optimiser = make_optimiser([(how.optimiser, [p for p in head.parameters() if p.requires_grad])])
         order = generator(seed, "head batches", number)
-        fit(loss_of, optimiser, how.plan, len(task.train), order, task=number, phase="head", report=report)
+        state: list[State] = [head, randomness]
+        fit(loss_of, optimiser, how.plan, len(task.train), order, state=state, task=number, phase="head", report=report)
         return head

@@ -49,14 +49,19 @@ def train_features(
     seed: int,
     how: TrainingSettings,
     loss_of: Callable[[Batch], Tensor],
-    extra: Sequence[nn.Parameter],
+    extra: Sequence[nn.Module],
+    randomness: torch.Generator,
     report: Report,
     phase: str = "learning",
 ) -> None:
-    """Minimise `loss_of` over the weights the task may move, its mask, and `extra` parameters of the learner's own."""
+    """Minimise `loss_of` over the weights the task may move, its mask, and `extra` networks of the learner's own.
+
+    `randomness` is what `loss_of` draws its views from.
+    """
+    learned = [parameter for part in extra for parameter in part.parameters() if parameter.requires_grad]
     optimiser = make_optimiser(
         [
-            (how.optimiser, [*protection.weights(number), *extra]),
+            (how.optimiser, [*protection.weights(number), *learned]),
             (how.gates_optimiser, protection.mask_parameters(number)),
         ]
     )
@@ -68,6 +73,7 @@ def train_features(
         how.plan,
         len(task.train),
         generator(seed, "batches", number),
+        state=[*extra, randomness],
         task=number,
         phase=phase,
         before_step=protection.before_step,
