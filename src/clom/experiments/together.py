@@ -92,7 +92,7 @@ def share(content: bytes) -> bytes:
     size = torch.tensor([len(content)])
     ranks.talk(dist.broadcast, size, 0)
     data = torch.zeros(int(size), dtype=torch.uint8)
-    if dist.get_rank() == 0:
+    if dist.get_rank() == 0 and content:
         data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     ranks.talk(dist.broadcast, data, 0)
     return data.numpy().tobytes()

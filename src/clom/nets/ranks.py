@@ -11,6 +11,7 @@ weights. These losses are equal, so the mean of the ranks' gradients is the grad
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -177,7 +178,7 @@ def talk(collective: Callable[..., Any], *arguments: Any, **options: Any) -> Non
     try:
         collective(*arguments, **options)
     except RuntimeError as problem:
-        reason = str(problem).splitlines()[0]
+        reason = re.sub(r"^\[.*?\] ", "", str(problem)).partition(". ")[0]  # without the place in the library's source
         raise RankLost(
             f"Another process of this run has ended or cannot be reached ({reason}). Its own message says why; the "
             "same command goes on with the run."
