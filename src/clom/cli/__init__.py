@@ -11,10 +11,12 @@ from cyclopts import App, CycloptsError
 
 from clom.errors import UserError
 from clom.launch import read_launch
+from clom.stopping import Stopped
 
 COMMANDS = {
     "demo": "Learn embedded digits, task by task, in about two minutes.",
     "run": "Learn an experiment's tasks one after another and measure after each.",
+    "resume": "Go on with an interrupted run.",
     "grid": "Do all runs that a file lists; finished ones are skipped.",
     "record": "Add finished runs to the ledger.",
     "scores": "Compare OOD scores on a finished run: which tells its tasks and other images apart best.",
@@ -26,8 +28,9 @@ COMMANDS = {
     "doctor": "Show what this machine can do and how long each experiment would take.",
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",
 }
-IN_SEVERAL_PROCESSES = ("run",)
+IN_SEVERAL_PROCESSES = ("run", "resume")
 EXIT_USAGE = 2
+EXIT_SIGNAL = 128  # plus the signal's number: 130 after Ctrl-C, 143 after SIGTERM
 EXIT_INTERRUPTED = 130
 
 
@@ -73,6 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f": {problem.filename}" if problem.filename else ""
         print(f"clom: {problem.strerror or problem}{where}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
+    except Stopped as request:
+        print("\nclom: stopped.", file=sys.stderr)
+        sys.exit(EXIT_SIGNAL + request.number)
     except KeyboardInterrupt:
         print("\nclom: stopped.", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

@@ -12,7 +12,6 @@ import tempfile
 import threading
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch import distributed as dist
 from clom.data.stream import Stream
 from clom.errors import UserError
 from clom.experiments.config import RunConfig
+from clom.experiments.provenance import data_digest
 from clom.launch import Launch
 from clom.learning.distributed import require_same, session
 from clom.methods.registry import METHODS, entry
@@ -76,15 +76,8 @@ def load_stream(launch: Launch, config: RunConfig, data: Path | None) -> Stream:
     ranks.talk(dist.barrier)
     if launch.local_rank != 0:
         stream = config.data.stream(data, config.seed)
-    require_same("images", fingerprint(stream))
+    require_same("images", data_digest(stream).encode())
     return stream
-
-
-def fingerprint(stream: Stream) -> bytes:
-    """A few bytes that other images or labels would change."""
-    parts = (*(task.train for task in stream), *(task.validation for task in stream), *stream.tests)
-    sums = [zlib.crc32(values.contiguous().numpy().data) for part in parts for values in (part.pixels, part.labels)]
-    return repr(sums).encode()
 
 
 def share(content: bytes) -> bytes:

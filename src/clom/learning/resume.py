@@ -90,7 +90,7 @@ class Journal:
             # The end of a phase is always kept: without it the phases after it could not be reached again quickly.
             if (step == total or self.checkpoints.due()) and _is_finite(self.method):
                 kept = [_taken(part) for part in parts]
-                state = self.method.state_dict()
+                state = dict(self.method.state_dict())
                 self.checkpoints.save(Snapshot(phase, step, total, state, kept, torch.get_rng_state()))
             self.checkpoints.stop_if_asked()
 

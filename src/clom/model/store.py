@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
+from safetensors.torch import save as as_safetensors
 from torch import Tensor
 
 from clom.errors import UserError
@@ -18,6 +22,7 @@ from clom.methods.registry import METHODS, method_class
 from clom.nets import NetSettings
 
 FORMAT, VERSION = "clom-model", 1
+CHECKSUM = "sha256"
 
 
 def save_model(path: Path, method: Method) -> None:
@@ -31,8 +36,7 @@ def save_model(path: Path, method: Method) -> None:
         "tasks": [{"name": task.name, "class_names": list(task.class_names)} for task in method.tasks],
     }
     header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(description)}
-    tensors = {name: value.detach().contiguous() for name, value in method.state_dict().items()}
-    write_safely(path, to_bytes(tensors, metadata=header))
+    write_safely(path, to_bytes(method.state_dict(), header))
 
 
 def load_model(path: Path) -> Method:
@@ -45,6 +49,8 @@ def load_model(path: Path) -> Method:
         raise UserError(
             f"{path} has format version {version or 'unknown'}; this program reads up to {VERSION}. Update the program."
         )
+    if strange := header.keys() - {"format", "version", "description"}:
+        raise UserError(f"{path} is damaged: its header has entries that mean nothing ({', '.join(sorted(strange))}).")
     try:
         method = _rebuild(json.loads(header["description"]))
         method.load_state_dict(tensors)
@@ -68,8 +74,32 @@ def _rebuild(description: dict[str, Any]) -> Method:
     return method
 
 
+def to_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> bytes:
+    """A safetensors file whose header holds a checksum of everything in it."""
+    plain = {name: value.detach().contiguous() for name, value in tensors.items()}
+    return as_safetensors(plain, metadata={**header, CHECKSUM: checksum(plain, header)})
+
+
+def checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
+    """Of all names, shapes, types, numbers and entries of the header, in whatever order."""
+    digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
+    for name in sorted(tensors):
+        value = tensors[name].contiguous()
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors and the header of a safetensors file."""
+    """All tensors and the header of a safetensors file, which must be what was written."""
+    tensors, header = _read(path)
+    written = header.pop(CHECKSUM, None)
+    if written is not None and written != checksum(tensors, header):
+        raise UserError(f"{path} is damaged: its numbers are not those that were written (the checksum differs).")
+    return tensors, header
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
@@ -91,5 +121,20 @@ def write_safely(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as problem:
+        problem.filename = problem.filename or str(path)  # a full disk does not say which file it had no room for
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(folder: Path, then: str) -> Iterator[None]:
+    """A disk that is full or may not be written to is the user's to mend: say where, and what to do `then`."""
+    try:
+        yield
+    except OSError as problem:
+        raise UserError(
+            f"Cannot write {problem.filename or folder}: {problem.strerror or problem}. What was there before is "
+            f"intact. {then}"
+        ) from problem
