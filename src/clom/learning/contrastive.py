@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -25,6 +26,7 @@ from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection import Protection
 from clom.learning.resume import State
 from clom.learning.schedule import Schedule
+from clom.nets.ranks import divided
 from clom.settings import NonNegative, Positive, PositiveNumber, Settings
 
 
@@ -141,7 +143,7 @@ class RotationContrastive(Learner):
                 rotations=self.rotations,
             )
             with torch.no_grad():
-                features = protection.features(images, number)
+                features = divided(partial(protection.features, task=number), images)
             return F.cross_entropy(head(features), classes)
 
         optimiser = make_optimiser([(how.optimiser, [p for p in head.parameters() if p.requires_grad])])

@@ -18,6 +18,7 @@ from clom.learning.calibration import Affine
 from clom.learning.loop import Report, generator, silent
 from clom.learning.resume import Checkpoints, Journal
 from clom.nets import NetSettings
+from clom.nets.ranks import level
 from clom.settings import Settings
 
 Blocks = list[Tensor]
@@ -72,6 +73,7 @@ class Method(nn.Module, ABC):
             with seeded(self.seed, "learn", len(self.tasks)):
                 self.open_task(LearnedTask(task.name, task.class_names))
                 self._learn(task, report)
+            level(self)
             self._check_numbers(task)
             self.zero_grad(set_to_none=True)  # gradients of finished tasks would be kept for ever
         except BaseException:
