@@ -39,5 +39,5 @@ class ClomOdin(Hat):
         images, temperature, eps = to_unit(pixels), self.settings.temperature, self.settings.eps
         return [odin_block(partial(self.logits, task=task), images, temperature, eps) for task in tasks]
 
-    def _keepsake(self, pixels: Tensor) -> Tensor:
+    def keepsake(self, pixels: Tensor) -> Tensor:
         return pixels  # ODIN perturbs pixels

@@ -92,7 +92,7 @@ class MaskedMethod(Method):
         self.typical[number].copy_(self._typical_score(task, number))
         if self.settings.calibration == "memory":
             kept = per_class(task.validation, self.settings.memory_per_class, self._random("memory"))
-            self.memory.add(number, self._keepsake(kept.pixels), kept.labels)
+            self.memory.add(number, self.keepsake(kept.pixels), kept.labels)
             self._fit_to_memory()
 
     def block(self, pixels: Tensor, task: int) -> Tensor:
@@ -125,7 +125,7 @@ class MaskedMethod(Method):
         return self.protection.net.frozen(turned)
 
     @torch.no_grad()
-    def _keepsake(self, pixels: Tensor) -> Tensor:
+    def keepsake(self, pixels: Tensor) -> Tensor:
         """What the memory keeps of images: where the network begins frozen what that makes of them, which shows no
         picture and stays valid, `[images, rotations, d]`; else the images."""
         if not self.protection.net.begins_frozen:
@@ -173,8 +173,11 @@ class MaskedMethod(Method):
     @torch.no_grad()
     def _typical_score(self, task: Task, number: int) -> Tensor:
         """The mean score of the right class on the task's own data: no sample is needed later."""
-        own = self.block(task.train.pixels[:2000], number)
-        return own.gather(1, task.train.labels[:2000, None]).mean().clamp(min=1e-6)
+        # Few photos are known by heart, and each costs a pass through the frozen network: better ask the held-out ones.
+        few = self.protection.net.begins_frozen and len(task.validation) > 0
+        images = task.validation if few else task.train[slice(0, 2000)]
+        own = self.block(images.pixels, number)
+        return own.gather(1, images.labels[:, None]).mean().clamp(min=1e-6)
 
     def _fit_to_memory(self) -> None:
         offsets = torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)
