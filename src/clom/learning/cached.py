@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import Augmentation, augment, rotation_labels, rotations
+from clom.errors import UserError
 from clom.learning.contrastive import ContrastiveSettings, RotationContrastive
 from clom.learning.heads import HeadSettings
 from clom.learning.loop import Progress, Report, generator
@@ -19,11 +20,14 @@ from clom.learning.protection import Protection
 class CachedContrastive(RotationContrastive):
     """RotationContrastive on `head.views` views of every photo: the photo as it is, and augmented ones."""
 
-    settings: ContrastiveSettings
+    def __init__(self, settings: ContrastiveSettings) -> None:
+        super().__init__(settings)
+        if not isinstance(settings.head, HeadSettings):
+            raise UserError("Views that are cached need a head that is solved, not one trained on ever new views.")
+        self.n_views = settings.head.views
 
     def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
         how = self.settings
-        assert isinstance(how.head, HeadSettings)
 
         def on_batch(done: int, total: int) -> None:
             report(Progress(number, "views", done, total, 1, 1, float("nan")))
@@ -34,14 +38,14 @@ class CachedContrastive(RotationContrastive):
             task.train.pixels,
             how.augmentation,
             self.rotations,
-            how.head.views,
+            self.n_views,
             randomness,
             on_batch,
         )
-        return _OnBank(how, bank).learn(protection, number, task, seed, report)
+        return OnBank(how, bank).learn(protection, number, task, seed, report)
 
 
-class _OnBank(RotationContrastive):
+class OnBank(RotationContrastive):
     """One task's learner: images are rows of the bank `[views, rotations, images, d]`."""
 
     phase = "adapters"

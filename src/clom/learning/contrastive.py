@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from clom.data.stream import Task
 from clom.data.views import Augmentation, classifier_views, contrastive_views
-from clom.learning.heads import HeadSettings, solve_head, widened
+from clom.learning.heads import HeadSettings, solve_head, weigh_rotations, widened
 from clom.learning.learner import (
     Learner,
     TrainingSettings,
@@ -142,6 +142,7 @@ class RotationContrastive(Learner):
         features_of, kept = protection.frozen(number)
         features, classes = self.head_views(features_of, number, task, how.views, seed, on_batch)
         solved = solve_head(features, classes, self.rotations * task.n_classes, how)
+        weigh_rotations(solved, how.upright, self.rotations)
         return widened(solved, kept, protection.net.n_features)
 
     def _train_head(

@@ -24,6 +24,9 @@ class HeadSettings(Settings):
     few images of a pretrained network's features it answers better and tells tasks apart far better."""
     shrinkage: Share = 0.6
     """`discriminant`: the share of the covariance that is replaced by a multiple of the identity of the same size."""
+    upright: Share = 0.25
+    """Weight of the unturned image among its four rotations; the others share the rest. A quarter is Eq. 6. Photos are
+    taken upright, and so were those that pretrained features come from."""
 
 
 def solve_head(
@@ -85,6 +88,18 @@ def discriminants(means: Tensor, covariance: Tensor, shrinkage: float) -> tuple[
     shrunk = (1 - shrinkage) * covariance + shrinkage * average * identity
     weight = torch.linalg.solve(shrunk, means.T).T.contiguous()
     return weight, -(weight * means).sum(1) / 2
+
+
+@torch.no_grad()
+def weigh_rotations(head: nn.Linear, upright: float, rotations: int = 4) -> None:
+    """Fold weights of rotations into the blocks of the head that they read, so that their plain mean is weighted."""
+    if rotations == 1:
+        return
+    rest = (1 - upright) / (rotations - 1)
+    weights = torch.tensor([upright] + [rest] * (rotations - 1)) * rotations
+    factors = weights.repeat_interleave(head.out_features // rotations)
+    head.weight.mul_(factors[:, None])
+    head.bias.mul_(factors)
 
 
 @torch.no_grad()

@@ -13,17 +13,19 @@ METHODS = ("clom", "ncm", "slda")
 
 # Of each network: its settings, and the side of the squares that photos are cut to.
 NETS: dict[str, tuple[NetSettings, int]] = {
-    "efficientnet-lite0": (AdapterSettings(), 160),
+    "efficientnet-lite0": (AdapterSettings(hidden=256), 160),
     "resnet-18": (ResNet18Settings(width=16), 64),
 }
 
 # Settings of a system that differ from its defaults, by network.
 RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("clom", "efficientnet-lite0"): {
+        "attention": {"sparsity_first": 0.05, "sparsity_rest": 0.05},
         "learning": {
-            "augmentation": {"crop_area": (0.5, 1.0)},
-            "plan": {"epochs": 2, "batch": 32},
-            "head": {"views": 1},
+            "augmentation": {"crop_area": (0.5, 1.0), "colour": False},
+            "plan": {"epochs": 15, "batch": 32, "schedule": {"warmup": 1}},
+            "optimiser": {"kind": "adam", "lr": 1e-3},
+            "head": {"kind": "discriminant", "shrinkage": 0.6, "views": 3, "upright": 0.5},
         },
     },
     ("clom", "resnet-18"): {
