@@ -15,19 +15,19 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.errors import UserError
+from clom.learning.heads import discriminants
 from clom.learning.loop import Progress, Report, silent
 from clom.learning.nearest_mean import mean_directions, nearness
 from clom.methods.base import Blocks, LearnedTask, Method, seeded
 from clom.nets import NetSettings
 from clom.nets.pretrained import EfficientNetLite0, PretrainedSettings
-from clom.settings import Settings
+from clom.settings import Settings, Share
 
 
 class FrozenMethod(Method):
@@ -46,7 +46,10 @@ class FrozenMethod(Method):
 
     @torch.no_grad()
     def blocks(self, pixels: Tensor) -> Blocks:
-        scores = self.scores(self.embed(pixels))
+        return self.split(self.scores(self.embed(pixels)))
+
+    def split(self, scores: Tensor) -> Blocks:
+        """Scores of all classes, task by task."""
         return list(torch.split(scores, [task.n_classes for task in self.tasks], dim=1))
 
     @torch.no_grad()
@@ -95,7 +98,7 @@ class Ncm(FrozenMethod):
 
 
 class SldaSettings(Settings):
-    shrinkage: float = Field(default=0.6, gt=0, le=1)
+    shrinkage: Share = 0.6
     """epsilon: the share of the covariance that is replaced by a multiple of the identity of the same size. Chosen on
     held-out photos, 40 a class; published is 1e-4 of the identity itself, for hundreds of thousands of images."""
 
@@ -140,15 +143,6 @@ class Slda(FrozenMethod):
 
     def n_parameters(self) -> int:
         return super().n_parameters() + self.weight.numel() + self.bias.numel()
-
-
-def discriminants(means: Tensor, covariance: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
-    """Weight `[classes, d]` and bias of linear discriminant analysis with a shrunk covariance."""
-    average = covariance.diagonal().mean().clamp(min=1e-12)
-    identity = torch.eye(len(covariance), dtype=covariance.dtype)
-    shrunk = (1 - shrinkage) * covariance + shrinkage * average * identity
-    weight = torch.linalg.solve(shrunk, means.T).T.contiguous()
-    return weight, -(weight * means).sum(1) / 2
 
 
 def _more_rows(values: Tensor, count: int) -> Tensor:
