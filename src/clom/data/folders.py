@@ -98,6 +98,11 @@ def read_folder(
     return Pictures(tuple(classes), images, tuple(paths), tuple(sorted(skipped, key=lambda file: str(file.path))))
 
 
+def class_names_of(folder: Path, least_classes: int = 2) -> tuple[str, ...]:
+    """The names that `read_folder` would give the classes, without reading a picture."""
+    return tuple(_classes(folder, least_classes)[0])
+
+
 def read_picture(path: Path, size: int) -> Tensor:
     """The middle square of a picture, upright, transparent parts white, as bytes `[3, size, size]`.
 

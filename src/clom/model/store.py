@@ -14,6 +14,7 @@ from torch import Tensor
 
 from clom.errors import UserError
 from clom.methods.base import LearnedTask, Method, channels_last
+from clom.methods.record import TaskRecord
 from clom.methods.registry import METHODS, method_class
 from clom.nets import NetSettings
 
@@ -28,7 +29,7 @@ def save_model(path: Path, method: Method) -> None:
         "settings": method.settings.model_dump(mode="json"),
         "image_shape": list(method.image_shape),
         "seed": method.seed,
-        "tasks": [{"name": task.name, "class_names": list(task.class_names)} for task in method.tasks],
+        "tasks": [_described(task) for task in method.tasks],
     }
     header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(description)}
     tensors = {name: value.detach().contiguous() for name, value in method.state_dict().items()}
@@ -56,6 +57,13 @@ def load_model(path: Path) -> Method:
     return method.eval()
 
 
+def _described(task: LearnedTask) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": task.name, "class_names": list(task.class_names)}
+    if task.record is not None:
+        described["record"] = task.record.model_dump(mode="json")
+    return described
+
+
 def _rebuild(description: dict[str, Any]) -> Method:
     if description["method"] not in METHODS:
         raise ValueError(f"unknown method '{description['method']}'")
@@ -64,7 +72,11 @@ def _rebuild(description: dict[str, Any]) -> Method:
     settings = maker.settings_type.model_validate(description["settings"])
     method = maker(net, settings, description["image_shape"], description["seed"])
     for task in description["tasks"]:
-        method.open_task(LearnedTask(task["name"], tuple(task["class_names"])))
+        record = TaskRecord.model_validate(task["record"]) if "record" in task else None
+        learned = LearnedTask(task["name"], tuple(task["class_names"]), record)
+        if record and {len(record.images), len(record.validation_images)} != {learned.n_classes}:
+            raise ValueError(f"the record of task '{learned.name}' is about other classes")
+        method.open_task(learned)
     return method
 
 
