@@ -12,6 +12,12 @@ from cyclopts import App, CycloptsError
 from clom.errors import UserError
 
 COMMANDS = {
+    "learn": "Teach a model the classes of a folder of photos; a new model is made if there is none.",
+    "predict": "Say what is on photos, or that they are like nothing the model knows.",
+    "inspect": "Show what a model knows: tasks, classes, dates, photos seen, capacity.",
+    "verify": "Prove that a model answers as it did, to the last bit.",
+    "forget": "Remove a task from a model; the others do not change by a bit.",
+    "example-photos": "Draw folders of example photos to try the commands above with.",
     "demo": "Learn embedded digits, task by task, in about two minutes.",
     "run": "Learn an experiment's tasks one after another and measure after each.",
     "grid": "Do all runs that a file lists; finished ones are skipped.",
