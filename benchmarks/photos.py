@@ -124,7 +124,7 @@ def joint_probe(photos: Sequence[Photos], seed: int, per_class: int) -> Outcome:
 
 def _blocks(method: Method, features: Tensor) -> Blocks:
     if isinstance(method, FrozenMethod):
-        return method.split(method.scores(features[:, 0]))
+        return [method.scores(features[:, 0], method.rows(task)) for task in range(len(method.tasks))]
     return method.blocks(features)
 
 

@@ -14,6 +14,12 @@ from clom.launch import read_launch
 from clom.stopping import Stopped
 
 COMMANDS = {
+    "learn": "Teach a model the classes of a folder of photos; a new model is made if there is none.",
+    "predict": "Say what is on photos, or that they are like nothing the model knows.",
+    "inspect": "Show what a model knows: tasks, classes, dates, photos seen, capacity.",
+    "verify": "Prove that a model answers as it did, to the last bit.",
+    "forget": "Remove a task from a model; the others do not change by a bit.",
+    "example-photos": "Draw folders of example photos to try the commands above with.",
     "demo": "Learn embedded digits, task by task, in about two minutes.",
     "run": "Learn an experiment's tasks one after another and measure after each.",
     "resume": "Go on with an interrupted run.",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +34,11 @@ from clom.settings import Settings, Share
 class FrozenMethod(Method):
     """Scores of all classes so far from frozen features; blocks are slices of them."""
 
+    kept_by_class: ClassVar[tuple[str, ...]]
+    """Buffers with a row for each class."""
+    read_by: ClassVar[tuple[str, ...]]
+    """Those of them that scores are computed from."""
+
     def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
         if not isinstance(net, PretrainedSettings):
@@ -41,16 +47,34 @@ class FrozenMethod(Method):
             self.backbone = EfficientNetLite0(net)
 
     @abstractmethod
-    def scores(self, features: Tensor) -> Tensor:
-        """`[n, classes of all tasks]`."""
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
+        """`[n, classes]` for all classes or some of them."""
 
     @torch.no_grad()
     def blocks(self, pixels: Tensor) -> Blocks:
-        return self.split(self.scores(self.embed(pixels)))
+        """Each task's classes apart: one product for all of them might round otherwise once there are more."""
+        features = self.embed(pixels)
+        return [self.scores(features, self.rows(task)) for task in range(len(self.tasks))]
 
-    def split(self, scores: Tensor) -> Blocks:
-        """Scores of all classes, task by task."""
-        return list(torch.split(scores, [task.n_classes for task in self.tasks], dim=1))
+    @torch.no_grad()
+    def block(self, pixels: Tensor, task: int) -> Tensor:
+        return self.scores(self.embed(pixels), self.rows(task))
+
+    def rows(self, task: int) -> slice:
+        """Where the classes of a task are among all classes."""
+        start = sum(learned.n_classes for learned in self.tasks[:task])
+        return slice(start, start + self.tasks[task].n_classes)
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        read_by = {name: getattr(self, name)[self.rows(task)] for name in self.read_by}
+        return read_by | {f"backbone.{name}": value for name, value in self.backbone.state_dict().items()}
+
+    def _forget(self, number: int, task: LearnedTask) -> str:
+        start = sum(learned.n_classes for learned in self.tasks[:number])
+        for name in self.kept_by_class:
+            values = getattr(self, name)
+            setattr(self, name, torch.cat([values[:start], values[start + task.n_classes :]]))
+        return ""
 
     @torch.no_grad()
     def embed(self, pixels: Tensor, report: Report = silent, batch: int = 64) -> Tensor:
@@ -77,6 +101,7 @@ class Ncm(FrozenMethod):
     name = "ncm"
     settings_type = NcmSettings
     exact_memory = True
+    kept_by_class = read_by = ("means",)
     means: Tensor
 
     def __init__(self, net: NetSettings, settings: NcmSettings, image_shape: Sequence[int], seed: int = 0) -> None:
@@ -90,8 +115,8 @@ class Ncm(FrozenMethod):
         features = self.embed(task.train.pixels, report)
         self.means[-task.n_classes :] = mean_directions(features, task.train.labels, task.n_classes)
 
-    def scores(self, features: Tensor) -> Tensor:
-        return nearness(features, self.means)
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
+        return nearness(features, self.means[rows])
 
     def n_parameters(self) -> int:
         return super().n_parameters() + self.means.numel()
@@ -109,6 +134,8 @@ class Slda(FrozenMethod):
     name = "slda"
     settings_type = SldaSettings
     settings: SldaSettings
+    kept_by_class = ("means", "weight", "bias")
+    read_by = ("weight", "bias")
     means: Tensor
     scatter: Tensor
     n_samples: Tensor
@@ -138,8 +165,12 @@ class Slda(FrozenMethod):
         weight, bias = discriminants(self.means, self.scatter / self.n_samples, self.settings.shrinkage)
         self.weight, self.bias = weight.float(), bias.float()
 
-    def scores(self, features: Tensor) -> Tensor:
-        return F.linear(features, self.weight, self.bias)
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
+        return F.linear(features, self.weight[rows], self.bias[rows])
+
+    def _forget(self, number: int, task: LearnedTask) -> str:
+        super()._forget(number, task)
+        return "The covariance, which all classes share, keeps what it learned from it."
 
     def n_parameters(self) -> int:
         return super().n_parameters() + self.weight.numel() + self.bias.numel()

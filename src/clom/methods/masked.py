@@ -95,6 +95,26 @@ class MaskedMethod(Method):
             self.memory.add(number, self.keepsake(kept.pixels), kept.labels)
             self._fit_to_memory()
 
+    def _forget(self, number: int, task: LearnedTask) -> str:
+        self._networks = {}
+        untouched = type(self)(self.net_settings, self.settings, self.image_shape, self.seed)  # type: ignore[call-arg]
+        self.protection.forget(number, untouched.protection.net)
+        del self.heads[number]
+        self.typical = nn.ParameterList(value for at, value in enumerate(self.typical) if at != number)
+        self.memory.forget(number)
+        if not self.tasks:
+            self.fitted = nn.ParameterList()
+        elif self.settings.calibration == "memory":
+            self._fit_to_memory()
+        else:
+            self.set_fitted(Affine.identity(len(self.tasks)))
+        return "Units that other tasks use as well keep what they learned from it." if self.capacity() else ""
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        head = {f"head.{name}": value for name, value in self.heads[task].state_dict().items()}
+        turns = {"rotations": torch.tensor(self.learner.rotations)}
+        return self.protection.sub_network(task) | head | turns
+
     def block(self, pixels: Tensor, task: int) -> Tensor:
         return self._blocks(pixels, [task])[0]
 

@@ -182,6 +182,14 @@ class Net(nn.Module, ABC):
             if isinstance(layer, GatedConv2d | GatedResidual):
                 layer.add_task()
 
+    def forget_task(self, task: int) -> None:
+        """Drop what only this task uses; later tasks move up by one."""
+        for layer in self.gated_layers():
+            if isinstance(layer, GatedConv2d) and layer.normalised:
+                del layer.norms[task]
+            elif isinstance(layer, GatedResidual):
+                layer.scales = nn.ParameterList(scale for number, scale in enumerate(layer.scales) if number != task)
+
     def gated_layers(self) -> Iterator[GatedLayer]:
         for module in self.modules():
             if isinstance(module, GatedConv2d | GatedLinear | GatedResidual):
