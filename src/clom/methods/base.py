@@ -93,6 +93,20 @@ class Method(nn.Module, ABC):
         """The scores of one task."""
         return self.blocks(pixels)[task]
 
+    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+        """`blocks`, and by how much each task takes an image for one of its own, `[images, tasks]`; high = belongs.
+
+        Each task's numbers have a scale of their own: compare them with those of its own held-out images. They are as
+        lasting as the blocks.
+        """
+        blocks = self.blocks(pixels)
+        best = [block.amax(1) for block in blocks]
+        return blocks, torch.stack(best, 1) if best else torch.empty(len(pixels), 0)
+
+    def belonging(self, pixels: Tensor) -> Tensor:
+        """The second of `answers`."""
+        return self.answers(pixels)[1]
+
     def calibrations(self) -> Mapping[str, Affine]:
         """Ways of making the blocks comparable, the preferred one first; they never change an answer within a task."""
         return {"none": Affine.identity(len(self.tasks))}

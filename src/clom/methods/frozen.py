@@ -33,6 +33,9 @@ from clom.settings import Settings, Share
 class FrozenMethod(Method):
     """Scores of all classes so far from frozen features; blocks are slices of them."""
 
+    means: Tensor
+    """Of the features of each class, `[classes of all tasks, d]`; an old one never changes."""
+
     def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
         if not isinstance(net, PretrainedSettings):
@@ -47,6 +50,20 @@ class FrozenMethod(Method):
     @torch.no_grad()
     def blocks(self, pixels: Tensor) -> Blocks:
         return self.split(self.scores(self.embed(pixels)))
+
+    @torch.no_grad()
+    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+        features = self.embed(pixels)
+        nearest = [block.amax(1) for block in self.split(self.nearness(features))]
+        return self.split(self.scores(features)), torch.stack(nearest, 1) if nearest else torch.empty(len(pixels), 0)
+
+    def nearness(self, features: Tensor) -> Tensor:
+        """How near features are to the mean of every class, `[n, classes of all tasks]`.
+
+        Task by task: products with more columns may round otherwise, and old values must stay to the last bit.
+        """
+        means = [own.T for own in self.split(F.normalize(self.means).float().T)]
+        return torch.cat([features[:, :0], *(nearness(features, own) for own in means)], 1)
 
     def split(self, scores: Tensor) -> Blocks:
         """Scores of all classes, task by task."""
@@ -77,7 +94,6 @@ class Ncm(FrozenMethod):
     name = "ncm"
     settings_type = NcmSettings
     exact_memory = True
-    means: Tensor
 
     def __init__(self, net: NetSettings, settings: NcmSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
@@ -91,7 +107,7 @@ class Ncm(FrozenMethod):
         self.means[-task.n_classes :] = mean_directions(features, task.train.labels, task.n_classes)
 
     def scores(self, features: Tensor) -> Tensor:
-        return nearness(features, self.means)
+        return self.nearness(features)
 
     def n_parameters(self) -> int:
         return super().n_parameters() + self.means.numel()
@@ -109,7 +125,6 @@ class Slda(FrozenMethod):
     name = "slda"
     settings_type = SldaSettings
     settings: SldaSettings
-    means: Tensor
     scatter: Tensor
     n_samples: Tensor
     weight: Tensor

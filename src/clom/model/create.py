@@ -25,7 +25,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
             "augmentation": {"crop_area": (0.5, 1.0), "colour": False},
             "plan": {"epochs": 15, "batch": 32, "schedule": {"warmup": 1}},
             "optimiser": {"kind": "adam", "lr": 1e-3},
-            "head": {"kind": "discriminant", "shrinkage": 0.6, "views": 3, "upright": 0.5},
+            "head": {"kind": "discriminant", "shrinkage": 0.7, "views": 3, "upright": 0.5},
         },
     },
     ("clom", "resnet-18"): {
