@@ -79,8 +79,10 @@ class DiscriminantHead(nn.Linear):
     def likeness(self, features: Tensor, rotations: int) -> Tensor:
         """Cosine between features `[rotations * n, d]` and the nearest class mean, each rotation asked about its own
         means and averaged before the nearest is taken: `[n]`."""
-        own = F.normalize(features).unflatten(0, (rotations, -1))
-        cosines = own @ self.means.unflatten(0, (rotations, -1)).transpose(1, 2)  # [rotations, n, classes]
+        directions, means = (
+            values.view(rotations, -1, self.in_features) for values in (F.normalize(features), self.means)
+        )
+        cosines = directions @ means.transpose(1, 2)  # [rotations, n, classes]
         return cosines.mean(0).amax(1)
 
 

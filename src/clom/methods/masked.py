@@ -148,7 +148,7 @@ class MaskedMethod(Method):
         if not self.protection.net.begins_frozen or pixels.ndim == 3:
             return pixels
         count = self.learner.rotations
-        parts = [self._turned(part).unflatten(0, (count, -1)) for part in torch.split(pixels, self._portion)]
+        parts = [self._turned(part).view(count, len(part), -1) for part in torch.split(pixels, self._portion)]
         return torch.cat(parts, 1).transpose(0, 1).contiguous()
 
     def _averaged(self, turned: Tensor, task: int) -> Tensor:
