@@ -92,7 +92,7 @@ def measure(name: str, photos: Sequence[Photos], seed: int, per_class: int) -> O
     tests = [task.rows(seed, per_class)[2] for task in photos]
     blocks = [calibrate(_blocks(method, task.features[test])) for task, test in zip(photos, tests, strict=True)]
     labels = [task.images.labels[test] for task, test in zip(photos, tests, strict=True)]
-    return _outcome(blocks, labels, taken)
+    return outcome(blocks, labels, taken)
 
 
 def joint_probe(photos: Sequence[Photos], seed: int, per_class: int) -> Outcome:
@@ -119,7 +119,7 @@ def joint_probe(photos: Sequence[Photos], seed: int, per_class: int) -> Outcome:
         scores = head(task.features[which[2], 0]).detach()
         blocks.append(list(scores.tensor_split(offsets[1:-1].tolist(), dim=1)))
         own.append(task.images.labels[which[2]])
-    return _outcome(blocks, own)
+    return outcome(blocks, own)
 
 
 def _blocks(method: Method, features: Tensor) -> Blocks:
@@ -128,7 +128,7 @@ def _blocks(method: Method, features: Tensor) -> Blocks:
     return method.blocks(features)
 
 
-def _outcome(blocks: Sequence[Blocks], labels: Sequence[Tensor], seconds: tuple[float, ...] = ()) -> Outcome:
+def outcome(blocks: Sequence[Blocks], labels: Sequence[Tensor], seconds: tuple[float, ...] = ()) -> Outcome:
     cil, til = [], []
     for number, (of_task, right) in enumerate(zip(blocks, labels, strict=True)):
         offset = sum(block.shape[1] for block in of_task[:number])

@@ -46,7 +46,7 @@ def test_a_bank_holds_every_view_in_every_rotation(tiny_stream: Stream) -> None:
     bank = bank_of(tiny_stream, 3)
     assert bank.shape == (3, 4, len(pixels), 3 * 8 * 8)
     assert torch.equal(bank[0, 0], to_unit(pixels).flatten(1)), "the first view is not the photo itself"
-    as_images = bank.unflatten(3, (3, 8, 8))
+    as_images = bank.view(*bank.shape[:3], 3, 8, 8)
     for view in range(3):
         for turn in range(4):
             assert torch.equal(as_images[view, turn], rotate(as_images[view, 0], turn))
@@ -76,7 +76,7 @@ def test_the_frozen_part_sees_every_view_once(tiny_stream: Stream) -> None:
     told: list[Progress] = []
     for number in range(2):
         net = method.protection.net
-        hook = net.backbone.register_forward_hook(lambda _, images, __: seen.append(len(images[0])))  # type: ignore[operator, union-attr]
+        hook = net.backbone.register_forward_hook(lambda _, images, __: seen.append(len(images[0])))  # type: ignore[union-attr]
         task = tiny_stream[number]
         method.learn(task, told.append)
         hook.remove()
@@ -85,7 +85,7 @@ def test_the_frozen_part_sees_every_view_once(tiny_stream: Stream) -> None:
         assert sum(seen) == 4 * (3 * len(task.train) + held + kept)
         seen.clear()
     assert {step.phase for step in told} == {"views", "adapters", "head"}
-    hook = method.protection.net.backbone.register_forward_hook(lambda _, images, __: seen.append(len(images[0])))  # type: ignore[operator, union-attr]
+    hook = method.protection.net.backbone.register_forward_hook(lambda _, images, __: seen.append(len(images[0])))  # type: ignore[union-attr]
     assert len(method.blocks(tiny_stream.tests[0].pixels)) == 2
     assert sum(seen) == 4 * len(tiny_stream.tests[0])
     hook.remove()

@@ -102,9 +102,8 @@ def test_discriminants_answer_as_the_likelihood_does() -> None:
     means = torch.stack([features[labels == label].mean(0) for label in range(3)])
     deviations = features - means[labels]
     covariance = deviations.T @ deviations / len(features)
-    likelihood = torch.stack(
-        [torch.distributions.MultivariateNormal(mean, covariance).log_prob(features) for mean in means], 1
-    )
+    apart = features[:, None] - means  # [n, classes, d]
+    likelihood = -(apart @ torch.linalg.inv(covariance) * apart).sum(2) / 2  # but for what all classes share
     scores = head(features)
     torch.testing.assert_close(
         scores - scores[:, :1], likelihood - likelihood[:, :1], atol=1e-2, rtol=1e-3, check_dtype=False

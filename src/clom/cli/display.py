@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clom.experiments.run import RunResult, TaskResult
     from clom.learning.loop import Progress as Step
 
-_PHASE_SHARE = {"views": (0.0, 0.85), "adapters": (0.85, 0.99), "features": (0.0, 0.92), "head": (0.92, 1.0)}
+_PHASE_SHARE = {"features": (0.0, 0.92), "views": (0.0, 0.75), "adapters": (0.75, 0.92), "head": (0.92, 1.0)}
 """Which part of a task's time a phase takes; a method with one phase takes all of it."""
 _NEARLY_FULL = 0.98
 

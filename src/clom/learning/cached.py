@@ -96,7 +96,7 @@ def view_bank(
         for count, part in enumerate(parts, start=1):
             images = to_unit(part) if view == 0 else augment(to_unit(part), how, randomness)
             turned = rotations(images, n_rotations).contiguous(memory_format=torch.channels_last)
-            features.append(frozen(turned).unflatten(0, (n_rotations, len(part))))
+            features.append(frozen(turned).view(n_rotations, len(part), -1))
             on_batch(view * len(parts) + count, n_views * len(parts))
         views.append(torch.cat(features, 1))
     return torch.stack(views)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from clom.data.stream import Task
 from clom.data.views import Augmentation, classifier_views, contrastive_views
-from clom.learning.heads import HeadSettings, solve_head, weigh_rotations, widened
+from clom.learning.heads import HeadSettings, make_head, solve_head, weigh_rotations, widened
 from clom.learning.learner import (
     Learner,
     TrainingSettings,
@@ -72,9 +72,11 @@ class RotationContrastive(Learner):
         self.rotations = settings.rotations
 
     def make_head(self, protection: Protection, number: int, n_classes: int) -> nn.Module:
-        if isinstance(self.settings.head, SgdHeadSettings):
+        how = self.settings.head
+        if isinstance(how, SgdHeadSettings):
             return super().make_head(protection, number, n_classes)
-        return nn.Linear(protection.net.n_features, self.rotations * n_classes)  # a solved head is always a plain one
+        # A solved head is never a masked one.
+        return make_head(how.kind == "discriminant", protection.net.n_features, self.rotations * n_classes)
 
     def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
         self._learn_features(protection, number, task, seed, report)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clom.learning.nearest_mean import mean_directions
 from clom.settings import NonNegative, Positive, Settings, Share
 
 
@@ -65,16 +66,37 @@ def solve_head(
     return head
 
 
+class DiscriminantHead(nn.Linear):
+    """Discriminants of classes, and the direction of each class's mean: whether an image is like any of them.
+
+    Discriminants say which class it is rather. How well features point to a class mean says whether it is one at all.
+    """
+
+    def __init__(self, n_features: int, n_outputs: int) -> None:
+        super().__init__(n_features, n_outputs)
+        self.means = nn.Parameter(torch.zeros(n_outputs, n_features), requires_grad=False)
+
+    def likeness(self, features: Tensor, rotations: int) -> Tensor:
+        """Cosine between features `[rotations * n, d]` and the nearest class mean, each rotation asked about its own
+        means and averaged before the nearest is taken: `[n]`."""
+        directions, means = (
+            values.view(rotations, -1, self.in_features) for values in (F.normalize(features), self.means)
+        )
+        cosines = directions @ means.transpose(1, 2)  # [rotations, n, classes]
+        return cosines.mean(0).amax(1)
+
+
 @torch.no_grad()
-def discriminant_head(features: Tensor, labels: Tensor, n_outputs: int, shrinkage: float) -> nn.Linear:
+def discriminant_head(features: Tensor, labels: Tensor, n_outputs: int, shrinkage: float) -> DiscriminantHead:
     """The discriminants of classes that share a covariance, all of which have samples."""
-    features = features.double()
-    means = torch.stack([features[labels == label].mean(0) for label in range(n_outputs)])
-    deviations = features - means[labels]
-    weight, bias = discriminants(means, deviations.T @ deviations / len(features), shrinkage)
-    head = nn.Linear(features.shape[1], n_outputs)
+    exact = features.double()
+    means = torch.stack([exact[labels == label].mean(0) for label in range(n_outputs)])
+    deviations = exact - means[labels]
+    weight, bias = discriminants(means, deviations.T @ deviations / len(exact), shrinkage)
+    head = DiscriminantHead(features.shape[1], n_outputs)
     head.weight.copy_(weight)
     head.bias.copy_(bias)
+    head.means.copy_(mean_directions(features, labels, n_outputs))
     return head
 
 
@@ -105,8 +127,15 @@ def weigh_rotations(head: nn.Linear, upright: float, rotations: int = 4) -> None
 @torch.no_grad()
 def widened(head: nn.Linear, kept: Tensor, n_features: int) -> nn.Linear:
     """A head on the features `kept` as one on all features, with zeros for the others."""
-    wide = nn.Linear(n_features, head.out_features)
+    wide = make_head(isinstance(head, DiscriminantHead), n_features, head.out_features)
     wide.weight.zero_()
     wide.weight[:, kept] = head.weight
     wide.bias.copy_(head.bias)
+    if isinstance(head, DiscriminantHead) and isinstance(wide, DiscriminantHead):
+        wide.means[:, kept] = head.means
     return wide
+
+
+def make_head(discriminant: bool, n_features: int, n_outputs: int) -> nn.Linear:
+    """An empty head of the kind that `solve_head` returns."""
+    return (DiscriminantHead if discriminant else nn.Linear)(n_features, n_outputs)

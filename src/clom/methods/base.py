@@ -124,12 +124,18 @@ class Method(nn.Module, ABC):
         """The scores of one task."""
         return self.blocks(pixels)[task]
 
-    def belonging(self, pixels: Tensor) -> Tensor:
-        """`[images, tasks]`: how much each image looks like each task's own; high = belongs.
+    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+        """`blocks`, and how much each image looks like each task's own, `[images, tasks]`; high = belongs.
 
-        A task's column depends on the task alone, so later tasks never change it.
+        Each task's numbers have a scale of their own: compare them with those of its own held-out images. A column
+        depends on its task alone, so later tasks never change it.
         """
-        return strongest(self.blocks(pixels), len(pixels))
+        blocks = self.blocks(pixels)
+        return blocks, strongest(blocks, len(pixels))
+
+    def belonging(self, pixels: Tensor) -> Tensor:
+        """The second of `answers`."""
+        return self.answers(pixels)[1]
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
         """Every number that the task's scores are computed from, by name; names do not tell the task's position.

@@ -14,6 +14,7 @@ from clom.data.memory import Memory, per_class
 from clom.data.stream import Task
 from clom.data.views import rotations
 from clom.learning.calibration import Affine, CalibrationSettings, fit_to_memory
+from clom.learning.heads import DiscriminantHead
 from clom.learning.learner import Learner
 from clom.learning.loop import Report, generator
 from clom.learning.protection import Protection
@@ -49,6 +50,7 @@ class MaskedMethod(Method):
         self.protection = protection
         self.exact_memory = protection.exact
         self.learner = learner
+        self._portion = 32 if protection.net.begins_frozen else 256  # images at once; photos are large
         self.heads = nn.ModuleList()
         self.memory = Memory()
         self.typical = nn.ParameterList()  # of each task: what `scale` divides by
@@ -125,8 +127,23 @@ class MaskedMethod(Method):
     def _blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         if not len(pixels):
             return [torch.empty(0, self.tasks[task].n_classes) for task in tasks]
-        parts = [self._scores(part, tasks) for part in torch.split(pixels, 256)]
+        parts = [self._scores(part, tasks) for part in torch.split(pixels, self._portion)]
         return [torch.cat(of_task) for of_task in zip(*parts, strict=True)]
+
+    @torch.no_grad()
+    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+        if not len(pixels) or not self.heads or not isinstance(self.heads[0], DiscriminantHead):
+            return super().answers(pixels)
+        kept = self.keepsake(pixels)
+        likeness = [self._likeness(part) for part in torch.split(kept, self._portion)]
+        return self.blocks(kept), torch.cat(likeness)
+
+    def _likeness(self, pixels: Tensor) -> Tensor:
+        turned, columns = self._turned(pixels), []
+        for task, head in enumerate(self.heads):
+            assert isinstance(head, DiscriminantHead)
+            columns.append(head.likeness(self.protection.features(turned, task), self.learner.rotations))
+        return torch.stack(columns, 1)
 
     def _scores(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         turned = self._turned(pixels)
@@ -148,9 +165,11 @@ class MaskedMethod(Method):
     def keepsake(self, pixels: Tensor) -> Tensor:
         """What the memory keeps of images: where the network begins frozen what that makes of them, which shows no
         picture and stays valid, `[images, rotations, d]`; else the images."""
-        if not self.protection.net.begins_frozen:
+        if not self.protection.net.begins_frozen or pixels.ndim == 3:
             return pixels
-        return self._turned(pixels).unflatten(0, (self.learner.rotations, len(pixels))).transpose(0, 1).contiguous()
+        count = self.learner.rotations
+        parts = [self._turned(part).view(count, len(part), -1) for part in torch.split(pixels, self._portion)]
+        return torch.cat(parts, 1).transpose(0, 1).contiguous()
 
     def _averaged(self, turned: Tensor, task: int) -> Tensor:
         """Eq. 6: rotation r of the image reads block r of the head."""
