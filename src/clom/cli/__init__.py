@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from cyclopts import App, CycloptsError
 
 from clom.errors import UserError
-from clom.stopping import Stopped
 
 COMMANDS = {
     "demo": "Learn embedded digits, task by task, in about two minutes.",
@@ -28,7 +27,6 @@ COMMANDS = {
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",
 }
 EXIT_USAGE = 2
-EXIT_SIGNAL = 128  # plus the signal's number: 130 after Ctrl-C, 143 after SIGTERM
 EXIT_INTERRUPTED = 130
 
 
@@ -66,9 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f": {problem.filename}" if problem.filename else ""
         print(f"clom: {problem.strerror or problem}{where}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
-    except Stopped as request:
-        print("\nclom: stopped.", file=sys.stderr)
-        sys.exit(EXIT_SIGNAL + request.number)
     except KeyboardInterrupt:
         print("\nclom: stopped.", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

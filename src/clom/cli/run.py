@@ -83,7 +83,7 @@ def show_run(
     from clom.experiments.figures import draw_run
     from clom.experiments.run import execute, is_finished
     from clom.model.checkpoints import SECONDS
-    from clom.stopping import StopRequest
+    from clom.stopping import Stopped, StopRequest
 
     machine.tune_process(threads, deterministic)
     nothing_to_do = is_finished(folder)
@@ -92,12 +92,14 @@ def show_run(
         stream = config.data.stream(data, config.seed)
         with StopRequest() as stop, Display(console, len(stream)) as display:
             result = execute(config, stream, folder, display.step, display.task_done, every=every, stop=stop, data=data)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as request:
         console.print(
             f"Stopped. What was done is in {folder}; the same command, or 'clom resume {folder}', goes on from there.",
             highlight=False,
             soft_wrap=True,
         )
+        if isinstance(request, Stopped):
+            raise SystemExit(request.exit_code) from None
         raise
     if nothing_to_do:
         console.print(
