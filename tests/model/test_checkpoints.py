@@ -190,7 +190,7 @@ def test_time_adds_up_over_processes(tmp_path: Path, clock: Clock) -> None:
     second = folder(tmp_path)
     second.latest(0)
     clock.now += 12
-    assert second.spent()[0] == pytest.approx(42)
+    assert second.seconds == pytest.approx(42)
 
 
 # --- disks -----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,15 @@ from importlib.metadata import PackageNotFoundError, version
 from cyclopts import App, CycloptsError
 
 from clom.errors import UserError
+from clom.launch import read_launch
 
 COMMANDS = {
+    "learn": "Teach a model the classes of a folder of photos; a new model is made if there is none.",
+    "predict": "Say what is on photos, or that they are like nothing the model knows.",
+    "inspect": "Show what a model knows: tasks, classes, dates, photos seen, capacity.",
+    "verify": "Prove that a model answers as it did, to the last bit.",
+    "forget": "Remove a task from a model; the others do not change by a bit.",
+    "example-photos": "Draw folders of example photos to try the commands above with.",
     "demo": "Learn embedded digits, task by task, in about two minutes.",
     "run": "Learn an experiment's tasks one after another and measure after each.",
     "resume": "Go on with an interrupted run.",
@@ -26,6 +33,7 @@ COMMANDS = {
     "doctor": "Show what this machine can do and how long each experiment would take.",
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",
 }
+IN_SEVERAL_PROCESSES = ("run", "resume")
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
@@ -49,10 +57,18 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"clom: warning: {message}", file=sys.stderr)
 
 
+def _check_launch(arguments: Sequence[str]) -> None:
+    """Under torchrun every process gets the same command: most would do the same work several times."""
+    command = next(iter(arguments), "")
+    if read_launch().size > 1 and command in COMMANDS and command not in IN_SEVERAL_PROCESSES:
+        raise UserError(f"'clom {command}' is for one process: start it without torchrun, which is for 'clom run'.")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. A user's mistake ends with one message and exit code 2, never with a traceback."""
     warnings.showwarning = _show_warning
     try:
+        _check_launch(sys.argv[1:] if arguments is None else arguments)
         make_app()(arguments, exit_on_error=False, print_error=False)
     except (UserError, CycloptsError) as problem:
         print(f"clom: {problem}", file=sys.stderr)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
+
+from clom.launch import read_launch
 
 if TYPE_CHECKING:
     from clom.experiments.config import RunConfig
@@ -82,16 +85,23 @@ def show_run(
     from clom.cli.display import Display, result_table, summary_lines
     from clom.experiments.figures import draw_run
     from clom.experiments.run import execute, is_finished
+    from clom.experiments.together import load_stream, together
     from clom.model.checkpoints import SECONDS
     from clom.stopping import Stopped, StopRequest
 
-    machine.tune_process(threads, deterministic)
+    launch = read_launch()
+    machine.tune_process(threads or max(1, machine.cores() // launch.local_size), deterministic)
     nothing_to_do = is_finished(folder)
     every = SECONDS if checkpoint_every is None else checkpoint_every
     try:
-        stream = config.data.stream(data, config.seed)
-        with StopRequest() as stop, Display(console, len(stream)) as display:
-            result = execute(config, stream, folder, display.step, display.task_done, every=every, stop=stop, data=data)
+        with together(launch, config, folder) as place:
+            stream = load_stream(launch, config, data)
+            if not launch.leads:
+                execute(config, stream, place, every=math.inf, data=data)
+                return
+            with StopRequest() as stop, Display(console, len(stream)) as display:
+                steps = display.step, display.task_done
+                result = execute(config, stream, place, *steps, every=every, stop=stop, data=data)
     except KeyboardInterrupt as request:
         console.print(
             f"Stopped. What was done is in {folder}; the same command, or 'clom resume {folder}', goes on from there.",

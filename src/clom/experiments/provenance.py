@@ -17,9 +17,10 @@ from clom.data.images import Images
 from clom.data.stream import Stream
 from clom.errors import UserError
 from clom.experiments.config import RunConfig
+from clom.launch import read_launch
 from clom.model.store import write_safely
 
-_DECISIVE = ("system", "processor", "threads", "gpu", "python", "packages", "commit", "deterministic")
+_DECISIVE = ("system", "processor", "threads", "processes", "gpu", "python", "packages", "commit", "deterministic")
 """What the last bits of a result depend on."""
 
 
@@ -29,6 +30,7 @@ def record(folder: Path, config: RunConfig, stream: Stream, data: Path | None) -
     before = _read(path)
     now = machine.describe() | {
         "command": list(sys.argv),
+        "processes": read_launch().size,
         "seed": config.seed,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "data": str(data.resolve()) if data else None,

@@ -13,6 +13,7 @@ from clom.data.views import Augmentation, classifier_views
 from clom.learning.loop import Batch, Plan, Report, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection import Protection
+from clom.nets.ranks import divided
 from clom.settings import Positive, Settings
 
 
@@ -142,7 +143,7 @@ def view_features(
             images, classes = classifier_views(
                 part.pixels, part.labels, task.n_classes, how, randomness, rotations=rotations
             )
-            features.append(features_of(images.contiguous(memory_format=torch.channels_last)))
+            features.append(divided(features_of, images.contiguous(memory_format=torch.channels_last)))
             labels.append(classes)
             if on_batch is not None:
                 on_batch(view * len(starts) + count + 1, n_views * len(starts))

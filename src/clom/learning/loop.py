@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from clom.errors import UserError
+from clom.learning.distributed import average_gradients
 from clom.learning.resume import State, steps
 from clom.learning.schedule import Schedule
 from clom.settings import Positive, Settings
@@ -138,6 +139,7 @@ def fit(
             )
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        average_gradients(optimiser)
         if before_step is not None:
             before_step()
         optimiser.step()
