@@ -32,11 +32,11 @@ N_TASKS = 3
 SETTINGS = {
     "data.sizes": [2] * N_TASKS,
     "data.classes_per_task": None,
-    "data.train_per_class": 60,
+    "data.train_per_class": 48,
     "net.channels": [16, 16, 32],
     "net.hidden": 64,
 }
-PLAN = {"epochs": 8, "batch": 16}
+PLAN = {"epochs": 4, "batch": 16}
 
 
 @dataclass(frozen=True)

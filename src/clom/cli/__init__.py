@@ -11,7 +11,6 @@ from cyclopts import App, CycloptsError
 
 from clom.errors import UserError
 from clom.launch import read_launch
-from clom.stopping import Stopped
 
 COMMANDS = {
     "learn": "Teach a model the classes of a folder of photos; a new model is made if there is none.",
@@ -36,7 +35,6 @@ COMMANDS = {
 }
 IN_SEVERAL_PROCESSES = ("run", "resume")
 EXIT_USAGE = 2
-EXIT_SIGNAL = 128  # plus the signal's number: 130 after Ctrl-C, 143 after SIGTERM
 EXIT_INTERRUPTED = 130
 
 
@@ -82,9 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f": {problem.filename}" if problem.filename else ""
         print(f"clom: {problem.strerror or problem}{where}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
-    except Stopped as request:
-        print("\nclom: stopped.", file=sys.stderr)
-        sys.exit(EXIT_SIGNAL + request.number)
     except KeyboardInterrupt:
         print("\nclom: stopped.", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
