@@ -333,7 +333,9 @@ def test_doctor(clom: Clom, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def evaluated(n_tasks: int, capacity: float) -> TaskResult:
     way = ClassIncremental(0.5, [0.5] * n_tasks, 0.6, 0.7, 0.7, [[1.0]])
-    return TaskResult(Evaluation(n_tasks, 0.75, [0.75] * n_tasks, {"none": way}), 0.5, {"conv1": capacity, "fc": 0.1})
+    return TaskResult(
+        Evaluation(n_tasks, 0.75, [0.75] * n_tasks, {"none": way}), 0.5, 0.9, {"conv1": capacity, "fc": 0.1}
+    )
 
 
 def shown(*events: Progress | TaskResult, pause: float = 0.0) -> list[str]:

@@ -24,6 +24,7 @@ FIGURES = (
     "parameters",
     "memory_bytes",
     "minutes",
+    "cpu_minutes",
     "peak_memory_gb",
 )
 

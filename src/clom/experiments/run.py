@@ -34,43 +34,14 @@ from clom.evaluation.metrics import Evaluation, average_incremental, evaluate, f
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments import provenance
 from clom.experiments.config import RunConfig
+from clom.experiments.task_result import TaskResult as TaskResult
+from clom.experiments.task_result import read_results as read_results
 from clom.learning.loop import Report, silent
 from clom.locks import Lock
 from clom.methods.base import Method
 from clom.model.checkpoints import GO_ON, SECONDS, CheckpointFolder
 from clom.model.store import load_model, read_tensors, save_model, to_bytes, write_safely, writing
 from clom.stopping import StopRequest
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """One line of `metrics.jsonl`."""
-
-    evaluation: Evaluation
-    minutes: float
-    """Time spent learning and evaluating this task."""
-    capacity: dict[str, float]
-    """Gate group -> fraction of its units in use; empty for methods without gates."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"minutes": self.minutes, "capacity": self.capacity, **self.evaluation.to_json()}
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> TaskResult:
-        return TaskResult(Evaluation.from_json(data), data["minutes"], data["capacity"])
-
-    def to_line(self) -> str:
-        """With a checksum, so that no damage is taken for a result."""
-        data = self.to_json()
-        return json.dumps(data | {"checksum": _checksum(data)}) + "\n"
-
-    @staticmethod
-    def from_line(line: str) -> TaskResult:
-        data = json.loads(line)
-        written, result = data.pop("checksum", None), TaskResult.from_json(data)
-        if written != _checksum(data) and (written is not None or result.to_json() != data):
-            raise ValueError("a line is not what was written")
-        return result
 
 
 @dataclass(frozen=True)
@@ -122,7 +93,8 @@ def execute(
             method.learn(task, report, checkpoints)
             book.update(method)
             evaluation = evaluate(book, method.calibrations())
-            results.append(TaskResult(evaluation, checkpoints.seconds / 60, _capacity(method)))
+            minutes, cpu_minutes = (seconds / 60 for seconds in checkpoints.spent())
+            results.append(TaskResult(evaluation, minutes, cpu_minutes, _capacity(method)))
             with writing(folder, GO_ON):
                 _save(folder, method, book, results)
             checkpoints.clear()
@@ -189,18 +161,6 @@ def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, 
     return method, book, read_results(folder / "metrics.jsonl", len(method.tasks))
 
 
-def read_results(path: Path, n_tasks: int) -> list[TaskResult]:
-    """The first lines of `metrics.jsonl`, one for each task of the model beside it."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()[:n_tasks]
-        results = [TaskResult.from_line(line) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise UserError(f"{path} cannot be read ({problem}). Remove the run's folder to start anew.") from None
-    if len(results) != n_tasks:
-        raise UserError(f"{path} tells of {len(results)} tasks, the model beside it of {n_tasks}. Start the run anew.")
-    return results
-
-
 def _save(folder: Path, method: Method, book: Scorebook, results: list[TaskResult]) -> None:
     """The model last: the other two may be ahead of it after an interruption, which does no harm."""
     write_safely(folder / "metrics.jsonl", "".join(result.to_line() for result in results).encode())
@@ -233,13 +193,10 @@ def _summary(config: RunConfig, method: Method, results: list[TaskResult]) -> di
         "parameters": method.n_parameters(),
         "memory_bytes": method.memory_bytes,
         "minutes": sum(result.minutes for result in results),
+        "cpu_minutes": sum(result.cpu_minutes for result in results),
         "peak_memory_gb": round((machine.peak_memory_bytes() or 0) / 1e9, 2),
     }
 
 
 def _json(data: dict[str, Any]) -> bytes:
     return (json.dumps(data, indent=1) + "\n").encode()
-
-
-def _checksum(data: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]

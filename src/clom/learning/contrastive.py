@@ -45,7 +45,7 @@ class ContrastiveSettings(TrainingSettings):
     temperature: PositiveNumber = 0.07
     projection: Positive = 128
     augmentation: Augmentation = Augmentation()
-    order: Literal["paper", "authors"] = "paper"
+    order: Literal["paper", "authors", "drawn"] = "paper"
     authors_loss: bool = False
     """Count the anchor among its positives, as the authors' code does."""
     cross_entropy: NonNegative = 0.0

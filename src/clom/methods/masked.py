@@ -155,6 +155,12 @@ class MaskedMethod(Method):
         own = self.block(task.train.pixels[:2000], number)
         return own.gather(1, task.train.labels[:2000, None]).mean().clamp(min=1e-6)
 
+    def recalibrate(self, memory_per_class: int) -> None:
+        """Keep only so many of the stored samples: then everything is as if it had been learned with that setting."""
+        self.settings = self.settings.model_copy(update={"memory_per_class": memory_per_class})
+        self.memory.shrink(memory_per_class)
+        self._fit_to_memory()
+
     def _fit_to_memory(self) -> None:
         offsets = torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)
         labels = self.memory.labels + offsets[self.memory.tasks]

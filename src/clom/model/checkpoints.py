@@ -54,14 +54,18 @@ class CheckpointFolder(Checkpoints):
         self.stop = stop or StopRequest()
         self.saving = 0.0
         """Seconds that this object spent on saving."""
-        self._spent_before = 0.0
-        self._began = self._last = time.monotonic()
+        self._spent_before = (0.0, 0.0)
+        self._began = time.monotonic(), time.process_time()
+        self._last = time.monotonic()
         self._pause = every
 
-    @property
-    def seconds(self) -> float:
-        """Time spent on the task, in this process and in interrupted ones as far as checkpoints know."""
-        return self._spent_before + time.monotonic() - self._began
+    def spent(self) -> tuple[float, float]:
+        """Seconds spent on the task, and those of all cores together; in interrupted processes, too."""
+        now = time.monotonic(), time.process_time()
+        wall, cores = (
+            before + end - begin for before, end, begin in zip(self._spent_before, now, self._began, strict=True)
+        )
+        return wall, cores
 
     def due(self) -> bool:
         return self.stop.made or time.monotonic() - self._last >= self._pause
@@ -71,7 +75,7 @@ class CheckpointFolder(Checkpoints):
 
     def save(self, snapshot: Snapshot) -> None:
         started = time.monotonic()
-        content = {"belongs_to": self.belongs_to, "seconds": self.seconds, "snapshot": vars(snapshot)}
+        content = {"belongs_to": self.belongs_to, "spent": list(self.spent()), "snapshot": vars(snapshot)}
         name = f"task{self.task}-phase{snapshot.phase}-step{snapshot.step:09}.ckpt"
         with writing(self.folder, GO_ON):
             write_safely(self.folder / name, to_bytes(content))
@@ -89,7 +93,8 @@ class CheckpointFolder(Checkpoints):
                 if content["belongs_to"] != self.belongs_to:
                     continue
                 snapshot = Snapshot(**content["snapshot"])
-                self._spent_before = max(self._spent_before, float(content["seconds"]))
+                wall, cores = content["spent"]
+                self._spent_before = max(self._spent_before, (wall, cores))
                 return snapshot
             except (Damaged, KeyError, TypeError, ValueError) as problem:
                 path.unlink()  # else it would count as one of the two that are kept
