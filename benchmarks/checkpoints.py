@@ -21,13 +21,13 @@ LIMIT = 0.02
 
 
 def figures(quick: bool = False) -> list[Figure]:
-    task = random_task(subject("MNIST net", quick), 64 if quick else 1800)
+    task = random_task(subject("MNIST net", quick), 64 if quick else 1200)
     plain: list[float] = []
     kept: list[float] = []
     shares: list[float] = []
     learn_once(task, None, quick)  # fills caches and the allocator
     with tempfile.TemporaryDirectory() as place:
-        for number in range(1 if quick else 5):
+        for number in range(1 if quick else 4):
             plain.append(learn_once(task, None, quick))
             folder = CheckpointFolder(Path(place) / str(number), 0, "benchmark")
             started = time.monotonic()

@@ -11,6 +11,7 @@ Count = Annotated[int, Field(ge=0)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Settings(BaseModel):

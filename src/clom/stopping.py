@@ -15,6 +15,11 @@ class Stopped(KeyboardInterrupt):
         super().__init__(signal.Signals(number).name)
         self.number = number
 
+    @property
+    def exit_code(self) -> int:
+        """As shells count: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 128 + self.number
+
 
 class StopRequest:
     """While this context is open, the first signal to end is only noted; a second one ends the work at once."""

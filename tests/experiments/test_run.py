@@ -55,8 +55,8 @@ def run(config: RunConfig, folder: Path) -> RunResult:
 
 def without_time(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    timeless = {"minutes", "cpu_minutes", "checksum"}
-    return [{key: value for key, value in line.items() if key not in timeless} for line in lines]
+    times = ("minutes", "cpu_minutes", "checksum")
+    return [{key: value for key, value in line.items() if key not in times} for line in lines]
 
 
 def same_tensors(one: Path, two: Path) -> bool:

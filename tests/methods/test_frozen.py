@@ -17,9 +17,10 @@ from clom.errors import UserError
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.contrastive import ContrastiveSettings
+from clom.learning.heads import discriminants
 from clom.methods import frozen
 from clom.methods.clom import Clom, ClomSettings
-from clom.methods.frozen import FrozenMethod, Ncm, NcmSettings, Slda, SldaSettings, discriminants
+from clom.methods.frozen import FrozenMethod, Ncm, NcmSettings, Slda, SldaSettings
 from clom.model.store import load_model, save_model
 from clom.nets import AdapterSettings, AlexNetSettings
 from clom.nets import pretrained as pretrained_module

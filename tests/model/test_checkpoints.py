@@ -183,6 +183,20 @@ def test_a_request_to_stop_makes_one_due_and_is_obeyed_after_it(tmp_path: Path) 
     assert stopped.value.number == 15
 
 
+def test_what_comes_too_soon_waits_for_the_next_that_is_due(tmp_path: Path, clock: Clock) -> None:
+    kept = folder(tmp_path, every=10.0)
+    kept.save(snapshot(10))
+    assert names(tmp_path) == []
+    clock.now += 11
+    kept.save(snapshot(3, phase=1))
+    assert names(tmp_path) == ["task2-phase0-step000000010.ckpt", "task2-phase1-step000000003.ckpt"]
+    kept.save(snapshot(10, phase=1))
+    kept.stop.number = 2
+    with pytest.raises(Stopped):
+        kept.stop_if_asked()
+    assert "task2-phase1-step000000010.ckpt" in names(tmp_path), "a stop loses nothing"
+
+
 def test_time_adds_up_over_processes(tmp_path: Path, clock: Clock) -> None:
     first = folder(tmp_path)
     clock.now += 30
@@ -190,7 +204,7 @@ def test_time_adds_up_over_processes(tmp_path: Path, clock: Clock) -> None:
     second = folder(tmp_path)
     second.latest(0)
     clock.now += 12
-    assert second.spent()[0] == pytest.approx(42)
+    assert second.seconds == pytest.approx(42)
 
 
 # --- disks -----------------------------------------------------------------------------------------------------------

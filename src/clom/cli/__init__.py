@@ -12,9 +12,14 @@ from cyclopts import App, CycloptsError
 
 from clom.errors import UserError
 from clom.launch import read_launch
-from clom.stopping import Stopped
 
 COMMANDS = {
+    "learn": "Teach a model the classes of a folder of photos; a new model is made if there is none.",
+    "predict": "Say what is on photos, or that they are like nothing the model knows.",
+    "inspect": "Show what a model knows: tasks, classes, dates, photos seen, capacity.",
+    "verify": "Prove that a model answers as it did, to the last bit.",
+    "forget": "Remove a task from a model; the others do not change by a bit.",
+    "example-photos": "Draw folders of example photos to try the commands above with.",
     "demo": "Learn embedded digits, task by task, in about two minutes.",
     "run": "Learn an experiment's tasks one after another and measure after each.",
     "resume": "Go on with an interrupted run.",
@@ -31,7 +36,6 @@ COMMANDS = {
 }
 IN_SEVERAL_PROCESSES = ("run", "resume")
 EXIT_USAGE = 2
-EXIT_SIGNAL = 128  # plus the signal's number: 130 after Ctrl-C, 143 after SIGTERM
 EXIT_INTERRUPTED = 130
 
 
@@ -83,9 +87,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f": {problem.filename}" if problem.filename else ""
         print(f"{_speaker()}: {problem.strerror or problem}{where}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
-    except Stopped as request:
-        print("\nclom: stopped.", file=sys.stderr)
-        sys.exit(EXIT_SIGNAL + request.number)
     except KeyboardInterrupt:
         print("\nclom: stopped.", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

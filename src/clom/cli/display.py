@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from clom.experiments.run import RunResult, TaskResult
     from clom.learning.loop import Progress as Step
 
-_PHASE_SHARE = {"features": (0.0, 0.92), "head": (0.92, 1.0)}
+_PHASE_SHARE = {"views": (0.0, 0.85), "adapters": (0.85, 0.99), "features": (0.0, 0.92), "head": (0.92, 1.0)}
 """Which part of a task's time a phase takes; a method with one phase takes all of it."""
 _NEARLY_FULL = 0.98
 
@@ -52,12 +53,14 @@ class Display:
             return
         self._last_line = now
         loss = "" if math.isnan(step.loss) else f", loss {step.loss:.3f}"
-        where = f"task {step.task + 1}/{self.n_tasks}, {step.phase}, epoch {step.epoch}/{step.epochs}{loss}"
-        text = where + self.accuracy + self._time_left(fraction, now)
+        text = self._where(step) + loss + self.accuracy + self._time_left(fraction, now)
         if self._bar and self._bar_id is not None:
             self._bar.update(self._bar_id, completed=fraction, description=text)
         else:
             self.console.print(f"{100 * fraction:3.0f}%  {text}", highlight=False, soft_wrap=True)
+
+    def _where(self, step: Step) -> str:
+        return f"task {step.task + 1}/{self.n_tasks}, {step.phase}, epoch {step.epoch}/{step.epochs}"
 
     def _time_left(self, fraction: float, now: float) -> str:
         done = fraction - (self._first_fraction or 0.0)
@@ -82,6 +85,21 @@ class Display:
                 highlight=False,
                 soft_wrap=True,
             )
+
+
+class LessonDisplay(Display):
+    """The same for one task that is added to a model."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        super().__init__(console, n_tasks=1)
+        self._name = name
+
+    def step(self, step: Step) -> None:
+        super().step(replace(step, task=0))
+
+    def _where(self, step: Step) -> str:
+        epoch = f", epoch {step.epoch}/{step.epochs}" if step.epochs > 1 else ""
+        return f"learning '{self._name}': {step.phase}{epoch}"
 
 
 def duration(seconds: float) -> str:

@@ -87,7 +87,7 @@ def show_run(
     from clom.experiments.run import execute, is_finished
     from clom.experiments.together import load_stream, together
     from clom.model.checkpoints import SECONDS
-    from clom.stopping import StopRequest
+    from clom.stopping import Stopped, StopRequest
 
     launch = read_launch()
     machine.tune_process(threads or max(1, machine.cores() // launch.local_size), deterministic)
@@ -102,12 +102,14 @@ def show_run(
             with StopRequest() as stop, Display(console, len(stream)) as display:
                 steps = display.step, display.task_done
                 result = execute(config, stream, place, *steps, every=every, stop=stop, data=data)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as request:
         console.print(
             f"Stopped. What was done is in {folder}; the same command, or 'clom resume {folder}', goes on from there.",
             highlight=False,
             soft_wrap=True,
         )
+        if isinstance(request, Stopped):
+            raise SystemExit(request.exit_code) from None
         raise
     if nothing_to_do:
         console.print(

@@ -98,6 +98,11 @@ def read_folder(
     return Pictures(tuple(classes), images, tuple(paths), tuple(sorted(skipped, key=lambda file: str(file.path))))
 
 
+def class_names_of(folder: Path, least_classes: int = 2) -> tuple[str, ...]:
+    """The names that `read_folder` would give the classes, without reading a picture."""
+    return tuple(_classes(folder, least_classes)[0])
+
+
 def read_picture(path: Path, size: int) -> Tensor:
     """The middle square of a picture, upright, transparent parts white, as bytes `[3, size, size]`.
 
@@ -204,7 +209,7 @@ def _classes(folder: Path, least: int) -> tuple[dict[str, list[Path]], list[Skip
     if not folders:
         found = f"holds {len(loose)} files but no folders" if loose else "is empty"
         raise UserError(f"{folder} {found}. Make one folder for each class in it and put the pictures there.")
-    names = [_readable(path.name) for path in folders]
+    names = [readable(path.name) for path in folders]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"Two folders of {folder} have the same name: {', '.join(twice)}. Rename one of them.")
     if len(names) < least:
@@ -228,15 +233,20 @@ def _classes(folder: Path, least: int) -> tuple[dict[str, list[Path]], list[Skip
 def _content(folder: Path) -> tuple[list[Path], list[Path]]:
     """Folders and other files of a folder, sorted by name on every system alike, hidden ones left out."""
     try:
-        found = sorted(folder.iterdir(), key=lambda path: (_readable(path.name), path.name))
+        found = sorted(folder.iterdir(), key=lambda path: (readable(path.name), path.name))
     except OSError as problem:
         raise UserError(f"Cannot look into {folder}: {problem.strerror or problem}.") from None
-    found = [path for path in found if not path.name.startswith(".") and path.name.lower() not in _NOT_OURS]
+    found = [path for path in found if is_ours(path.name)]
     folders = [path for path in found if path.is_dir()]
     return folders, [path for path in found if not path.is_dir()]
 
 
-def _readable(name: str) -> str:
+def is_ours(name: str) -> bool:
+    """Whether a file of this name may be a person's picture: not hidden, not left by a system."""
+    return not name.startswith(".") and name.lower() not in _NOT_OURS
+
+
+def readable(name: str) -> str:
     """A file name as text: the same on systems that spell é in one or in two characters, always printable."""
     return unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
 

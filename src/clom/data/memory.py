@@ -52,6 +52,11 @@ class Memory(nn.Module):
             kept[(groups == group).all(1).nonzero().flatten()[:count]] = True
         self.select(kept)
 
+    def forget(self, task: int) -> None:
+        """Drop the images of a task; later tasks move up by one."""
+        self.select(self.tasks != task)
+        self.tasks = self.tasks - (self.tasks > task).long()
+
     def select(self, kept: Tensor) -> None:
         """Drop all but these images, given by their rows or by a mask over all rows."""
         self.pixels, self.labels, self.tasks = self.pixels[kept], self.labels[kept], self.tasks[kept]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clom.errors import UserError
+from clom.experiments.task_result import TaskResult
 from clom.model.store import write_safely
 
 FIGURES = (
@@ -59,7 +60,7 @@ class Row:
                 json.loads((folder / name).read_text(encoding="utf-8")) for name in ("summary.json", "environment.json")
             )
             lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-            history = [json.loads(line) for line in lines]
+            history = [TaskResult.from_line(line).evaluation for line in lines]
             return Row(
                 summary["experiment"],
                 summary["method"],
@@ -68,9 +69,9 @@ class Row:
                 summary["overrides"],
                 {name: summary[name] for name in FIGURES},
                 {
-                    "til": [after["til"] for after in history],
-                    "cil": [next(iter(after["by_calibration"].values()))["cil"] for after in history],
-                    "til_by_task": [after["til_by_task"] for after in history],
+                    "til": [after.til for after in history],
+                    "cil": [after.preferred.cil for after in history],
+                    "til_by_task": [after.til_by_task for after in history],
                 },
                 environment["commit"],
                 {"python": environment["python"], **environment["packages"]},

@@ -93,7 +93,7 @@ def execute(
             method.learn(task, report, checkpoints)
             book.update(method)
             evaluation = evaluate(book, method.calibrations())
-            minutes, cpu_minutes = (seconds / 60 for seconds in checkpoints.spent())
+            minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60
             results.append(TaskResult(evaluation, minutes, cpu_minutes, _capacity(method)))
             with writing(folder, GO_ON):
                 _save(folder, method, book, results)

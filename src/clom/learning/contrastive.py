@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from clom.data.stream import Task
 from clom.data.views import Augmentation, classifier_views, contrastive_views
-from clom.learning.heads import HeadSettings, solve_head, widened
+from clom.learning.heads import HeadSettings, solve_head, weigh_rotations, widened
 from clom.learning.learner import (
     Learner,
     TrainingSettings,
@@ -63,6 +64,9 @@ class Projection(nn.Sequential):
 class RotationContrastive(Learner):
     """Step 1: supervised contrastive learning over rotation classes. Step 2: a linear head on the frozen features."""
 
+    phase = "features"
+    """What step 1 is called in reports of progress."""
+
     def __init__(self, settings: ContrastiveSettings) -> None:
         self.settings = settings
         self.rotations = settings.rotations
@@ -88,18 +92,8 @@ class RotationContrastive(Learner):
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
-            images, classes = contrastive_views(
-                task.train.pixels[batch.index],
-                task.train.labels[batch.index],
-                task.n_classes,
-                how.augmentation,
-                randomness,
-                rotations=how.rotations,
-                order=how.order,
-            )
-            features, penalty = protection.training_features(
-                images.contiguous(memory_format=torch.channels_last), number, batch.sweep_position(how.sweep)
-            )
+            images, classes = self.pairs(task, batch.index, randomness)
+            features, penalty = protection.training_features(images, number, batch.sweep_position(how.sweep))
             z = F.normalize(projection(features))
             loss = supervised_contrastive(z, classes, how.temperature, authors_form=how.authors_loss)  # Eq. 3
             if how.cross_entropy:
@@ -107,9 +101,37 @@ class RotationContrastive(Learner):
             return loss + penalty
 
         parts = [projection, extra_head] if how.cross_entropy else [projection]
-        train_features(protection, number, task, seed, how, loss_of, parts, randomness, report, phase="features")
+        train_features(protection, number, task, seed, how, loss_of, parts, randomness, report, self.phase)
         views = training_views(task, how.augmentation, how.rotations, generator(seed, "settle", number))
         settle_norms(protection, number, views)
+
+    def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Two views of some training images in all rotations, `[view][rotation][image]`, and their rotation classes."""
+        how = self.settings
+        images, classes = contrastive_views(
+            task.train.pixels[index],
+            task.train.labels[index],
+            task.n_classes,
+            how.augmentation,
+            randomness,
+            rotations=how.rotations,
+            order=how.order,
+        )
+        return images.contiguous(memory_format=torch.channels_last), classes
+
+    def head_views(
+        self,
+        features_of: Callable[[Tensor], Tensor],
+        number: int,
+        task: Task,
+        n_views: int,
+        seed: int,
+        on_batch: Callable[[int, int], None],
+    ) -> tuple[Tensor, Tensor]:
+        """Frozen features of views of all training images, and their rotation classes."""
+        return view_features(
+            features_of, number, task, self.settings.augmentation, self.rotations, n_views, seed, on_batch=on_batch
+        )
 
     def _solve_head(
         self, how: HeadSettings, protection: Protection, number: int, task: Task, seed: int, report: Report
@@ -120,10 +142,9 @@ class RotationContrastive(Learner):
             report(Progress(number, "head", done, total, 1, 1, float("nan")))
 
         features_of, kept = protection.frozen(number)
-        features, classes = view_features(
-            features_of, number, task, self.settings.augmentation, self.rotations, how.views, seed, on_batch=on_batch
-        )
+        features, classes = self.head_views(features_of, number, task, how.views, seed, on_batch)
         solved = solve_head(features, classes, self.rotations * task.n_classes, how)
+        weigh_rotations(solved, how.upright, self.rotations)
         return widened(solved, kept, protection.net.n_features)
 
     def _train_head(

@@ -10,10 +10,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from clom.errors import UserError
 from clom.learning.losses import sparsity
-from clom.nets.compact import compact, open_features
+from clom.nets.compact import compact, open_features, sub_network
 from clom.nets.gates import Gates, soft_gate
-from clom.nets.layers import Net
+from clom.nets.layers import GatedLayer, Net
 from clom.nets.ranks import divided
 from clom.settings import NonNegative, PositiveNumber, Settings
 
@@ -65,6 +66,14 @@ class Protection(nn.Module, ABC):
     def closed_groups(self, task: int) -> list[str]:
         """Gate groups of which the task opened no unit at all."""
         return []
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        """All numbers that a finished task's features are computed from, by names that do not tell its position."""
+        return dict(self.state_dict())
+
+    def forget(self, task: int, untouched: Net) -> None:
+        """Drop a task, and put weights that no other task uses back to those of the `untouched` network."""
+        raise UserError("What protects the tasks of this model cannot give one up.")
 
     def begin(self, task: int) -> None:
         """Called once before a task is learned."""
@@ -171,14 +180,24 @@ class HardAttention(Protection):
         self._used = used = self.used(task)
         self._guards = []
         for layer in self.net.gated_layers():
-            # What has no gate behind it is used by every task.
-            post = torch.ones(1) if layer.gate_out is None else used[layer.gate_out]
-            pre = torch.ones(1) if layer.gate_in is None else used[layer.gate_in].repeat_interleave(layer.spread)
-            # Eq. 15: 1 - min(a_i, a_j), the same for every cell of a kernel.
-            closed = torch.minimum(post[:, None], pre.to(post.device)[None, :])
-            self._guards.append(Guard(layer.weight, closed.view(*closed.shape, *[1] * (layer.weight.ndim - 2))))
+            closed, closed_bias = _closed(layer, used)
+            self._guards.append(Guard(layer.weight, closed))
             if layer.bias is not None:
-                self._guards.append(Guard(layer.bias, post))
+                self._guards.append(Guard(layer.bias, closed_bias))
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        return sub_network(self.net, task, self.gates(task))
+
+    @torch.no_grad()
+    def forget(self, task: int, untouched: Net) -> None:
+        del self.embeddings[task]
+        self.net.forget_task(task)
+        used = self.used(self.n_tasks)
+        for layer, fresh in zip(self.net.gated_layers(), untouched.gated_layers(), strict=True):
+            closed, closed_bias = _closed(layer, used)
+            layer.weight.copy_(torch.where(closed > 0, layer.weight, fresh.weight))
+            if layer.bias is not None and fresh.bias is not None:
+                layer.bias.copy_(torch.where(closed_bias > 0, layer.bias, fresh.bias))
 
     def before_step(self) -> None:
         for guard in self._guards:
@@ -196,6 +215,16 @@ class HardAttention(Protection):
         embeddings = self.embeddings[task]
         assert isinstance(embeddings, _Embeddings)
         return embeddings.by_group()
+
+
+def _closed(layer: GatedLayer, used: Gates) -> tuple[Tensor, Tensor]:
+    """How much of a layer's weight, and of its bias, used units need: 1 is all of it, 0 nothing."""
+    # What has no gate behind it is used by every task.
+    post = torch.ones(1) if layer.gate_out is None else used[layer.gate_out]
+    pre = torch.ones(1) if layer.gate_in is None else used[layer.gate_in].repeat_interleave(layer.spread)
+    # Eq. 15: 1 - min(a_i, a_j), the same for every cell of a kernel.
+    closed = torch.minimum(post[:, None], pre.to(post.device)[None, :])
+    return closed.view(*closed.shape, *[1] * (layer.weight.ndim - 2)), post
 
 
 def annealed_scale(position: float, s_max: float) -> float:

@@ -58,7 +58,7 @@ class Checkpoints(ABC):
 
     @abstractmethod
     def save(self, snapshot: Snapshot) -> None:
-        """Keep it, safe against whatever may happen from now on."""
+        """Keep it; at the latest with the next one that is due it is safe against whatever may happen."""
 
     @abstractmethod
     def stop_if_asked(self) -> None:
@@ -87,7 +87,7 @@ class Journal:
             yield step
             self._between_steps = True
             step += 1
-            # The end of a phase is always kept: without it the phases after it could not be reached again quickly.
+            # The end of a phase is always kept: without it the phases after it could not be reached again.
             if (step == total or self.checkpoints.due()) and _is_finite(self.method):
                 kept = [_taken(part) for part in parts]
                 state = dict(self.method.state_dict())

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from clom.learning.protection import Protection
-from clom.nets.compact import compact
+from clom.nets.compact import compact, sub_network
 from clom.nets.layers import Net
 from clom.nets.ranks import divided
 from clom.settings import Settings
@@ -146,6 +146,15 @@ class Supermask(Protection):
         for module in (*self.tasks[task].modules(), *head.modules()):
             if isinstance(module, LearnedMask):
                 module.finish()
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        ones = {group: torch.ones(size) for group, size in self.net.gate_sizes().items()}
+        return sub_network(self.net, task, ones) | {f"mask {name}": mask for name, mask in self.masks(task).items()}
+
+    def forget(self, task: int, untouched: Net) -> None:
+        """The weights never learned anything."""
+        del self.tasks[task]
+        self.net.forget_task(task)
 
     def masks(self, task: int) -> dict[str, Tensor]:
         return {name: mask() for name, mask in zip(self._names, self._masks(task), strict=True)}

@@ -17,6 +17,7 @@ from clom.errors import UserError
 from clom.learning.calibration import Affine
 from clom.learning.loop import Report, generator, silent
 from clom.learning.resume import Checkpoints, Journal
+from clom.methods.record import TaskRecord
 from clom.nets import NetSettings
 from clom.nets.ranks import level
 from clom.settings import Settings
@@ -31,6 +32,8 @@ class LearnedTask:
 
     name: str
     class_names: tuple[str, ...]
+    record: TaskRecord | None = None
+    """When and from what it was learned, where somebody noted it."""
 
     @property
     def n_classes(self) -> int:
@@ -81,6 +84,24 @@ class Method(nn.Module, ABC):
             raise
         return self
 
+    def forget(self, number: int) -> str:
+        """Remove a task; the scores of the others stay as they are to the last bit.
+
+        Returns what of it cannot be taken back, as a sentence, or nothing. If it fails, the method is as it was.
+        """
+        before = copy.deepcopy(self)
+        try:
+            forgotten = self.tasks.pop(number)
+            with seeded(self.seed, "forget", number):
+                return self._forget(number, forgotten)
+        except BaseException:
+            self.__dict__.update(before.__dict__)
+            raise
+
+    def _forget(self, number: int, task: LearnedTask) -> str:
+        """Drop what belongs to task `number`, which has just left `self.tasks`."""
+        raise UserError(f"{self.name} cannot forget a task: all of its tasks share the same numbers.")
+
     def open_task(self, task: LearnedTask) -> None:
         """Make room for a task without learning it: the first half of `learn`, and how a stored model is rebuilt."""
         self.tasks.append(task)
@@ -102,6 +123,20 @@ class Method(nn.Module, ABC):
     def block(self, pixels: Tensor, task: int) -> Tensor:
         """The scores of one task."""
         return self.blocks(pixels)[task]
+
+    def belonging(self, pixels: Tensor) -> Tensor:
+        """`[images, tasks]`: how much each image looks like each task's own; high = belongs.
+
+        A task's column depends on the task alone, so later tasks never change it.
+        """
+        return strongest(self.blocks(pixels), len(pixels))
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        """Every number that the task's scores are computed from, by name; names do not tell the task's position.
+
+        Two models with equal ones answer alike for the task. Methods whose tasks share everything give everything.
+        """
+        return dict(self.state_dict())
 
     def calibrations(self) -> Mapping[str, Affine]:
         """Ways of making the blocks comparable, the preferred one first; they never change an answer within a task."""
@@ -142,6 +177,11 @@ class Method(nn.Module, ABC):
         if missing:
             names = ", ".join(task.class_names[label] for label in sorted(missing))
             raise UserError(f"Task '{task.name}' has no training images of: {names}.")
+
+
+def strongest(blocks: Blocks, n_images: int) -> Tensor:
+    """The highest score of every block, `[images, tasks]`."""
+    return torch.stack([block.max(1).values for block in blocks], 1) if blocks else torch.empty(n_images, 0)
 
 
 def channels_last(module: nn.Module) -> None:

@@ -13,25 +13,31 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.errors import UserError
+from clom.learning.heads import discriminants
 from clom.learning.loop import Progress, Report, silent
 from clom.learning.nearest_mean import mean_directions, nearness
 from clom.methods.base import Blocks, LearnedTask, Method, seeded
 from clom.nets import NetSettings
 from clom.nets.pretrained import EfficientNetLite0, PretrainedSettings
-from clom.settings import Settings
+from clom.settings import Settings, Share
 
 
 class FrozenMethod(Method):
     """Scores of all classes so far from frozen features; blocks are slices of them."""
+
+    kept_by_class: ClassVar[tuple[str, ...]]
+    """Buffers with a row for each class."""
+    read_by: ClassVar[tuple[str, ...]]
+    """Those of them that scores are computed from."""
 
     def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
@@ -41,13 +47,34 @@ class FrozenMethod(Method):
             self.backbone = EfficientNetLite0(net)
 
     @abstractmethod
-    def scores(self, features: Tensor) -> Tensor:
-        """`[n, classes of all tasks]`."""
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
+        """`[n, classes]` for all classes or some of them."""
 
     @torch.no_grad()
     def blocks(self, pixels: Tensor) -> Blocks:
-        scores = self.scores(self.embed(pixels))
-        return list(torch.split(scores, [task.n_classes for task in self.tasks], dim=1))
+        """Each task's classes apart: one product for all of them might round otherwise once there are more."""
+        features = self.embed(pixels)
+        return [self.scores(features, self.rows(task)) for task in range(len(self.tasks))]
+
+    @torch.no_grad()
+    def block(self, pixels: Tensor, task: int) -> Tensor:
+        return self.scores(self.embed(pixels), self.rows(task))
+
+    def rows(self, task: int) -> slice:
+        """Where the classes of a task are among all classes."""
+        start = sum(learned.n_classes for learned in self.tasks[:task])
+        return slice(start, start + self.tasks[task].n_classes)
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        read_by = {name: getattr(self, name)[self.rows(task)] for name in self.read_by}
+        return read_by | {f"backbone.{name}": value for name, value in self.backbone.state_dict().items()}
+
+    def _forget(self, number: int, task: LearnedTask) -> str:
+        start = sum(learned.n_classes for learned in self.tasks[:number])
+        for name in self.kept_by_class:
+            values = getattr(self, name)
+            setattr(self, name, torch.cat([values[:start], values[start + task.n_classes :]]))
+        return ""
 
     @torch.no_grad()
     def embed(self, pixels: Tensor, report: Report = silent, batch: int = 64) -> Tensor:
@@ -74,6 +101,7 @@ class Ncm(FrozenMethod):
     name = "ncm"
     settings_type = NcmSettings
     exact_memory = True
+    kept_by_class = read_by = ("means",)
     means: Tensor
 
     def __init__(self, net: NetSettings, settings: NcmSettings, image_shape: Sequence[int], seed: int = 0) -> None:
@@ -87,15 +115,15 @@ class Ncm(FrozenMethod):
         features = self.embed(task.train.pixels, report)
         self.means[-task.n_classes :] = mean_directions(features, task.train.labels, task.n_classes)
 
-    def scores(self, features: Tensor) -> Tensor:
-        return nearness(features, self.means)
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
+        return nearness(features, self.means[rows])
 
     def n_parameters(self) -> int:
         return super().n_parameters() + self.means.numel()
 
 
 class SldaSettings(Settings):
-    shrinkage: float = Field(default=0.6, gt=0, le=1)
+    shrinkage: Share = 0.6
     """epsilon: the share of the covariance that is replaced by a multiple of the identity of the same size. Chosen on
     held-out photos, 40 a class; published is 1e-4 of the identity itself, for hundreds of thousands of images."""
 
@@ -106,6 +134,8 @@ class Slda(FrozenMethod):
     name = "slda"
     settings_type = SldaSettings
     settings: SldaSettings
+    kept_by_class = ("means", "weight", "bias")
+    read_by = ("weight", "bias")
     means: Tensor
     scatter: Tensor
     n_samples: Tensor
@@ -135,20 +165,15 @@ class Slda(FrozenMethod):
         weight, bias = discriminants(self.means, self.scatter / self.n_samples, self.settings.shrinkage)
         self.weight, self.bias = weight.float(), bias.float()
 
-    def scores(self, features: Tensor) -> Tensor:
-        return F.linear(features, self.weight, self.bias)
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
+        return F.linear(features, self.weight[rows], self.bias[rows])
+
+    def _forget(self, number: int, task: LearnedTask) -> str:
+        super()._forget(number, task)
+        return "The covariance, which all classes share, keeps what it learned from it."
 
     def n_parameters(self) -> int:
         return super().n_parameters() + self.weight.numel() + self.bias.numel()
-
-
-def discriminants(means: Tensor, covariance: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
-    """Weight `[classes, d]` and bias of linear discriminant analysis with a shrunk covariance."""
-    average = covariance.diagonal().mean().clamp(min=1e-12)
-    identity = torch.eye(len(covariance), dtype=covariance.dtype)
-    shrunk = (1 - shrinkage) * covariance + shrinkage * average * identity
-    weight = torch.linalg.solve(shrunk, means.T).T.contiguous()
-    return weight, -(weight * means).sum(1) / 2
 
 
 def _more_rows(values: Tensor, count: int) -> Tensor:

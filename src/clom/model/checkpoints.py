@@ -19,8 +19,10 @@ from typing import Any
 
 import torch
 
+from clom.data.stream import Task
 from clom.learning.resume import Checkpoints, Snapshot
-from clom.model.store import write_safely, writing
+from clom.methods.base import Method
+from clom.model.store import checksum, write_safely, writing
 from clom.stopping import StopRequest
 
 MAGIC = b"clom checkpoint 1\n"
@@ -54,37 +56,50 @@ class CheckpointFolder(Checkpoints):
         self.stop = stop or StopRequest()
         self.saving = 0.0
         """Seconds that this object spent on saving."""
-        self._spent_before = (0.0, 0.0)
-        self._began = time.monotonic(), time.process_time()
-        self._last = time.monotonic()
+        self._spent_before = self._cpu_before = 0.0
+        self._began = self._last = time.monotonic()
+        self._cpu_began = time.process_time()
         self._pause = every
+        self._held: list[tuple[int, int, bytes]] = []
 
-    def spent(self) -> tuple[float, float]:
-        """Seconds spent on the task, and those of all cores together; in interrupted processes, too."""
-        now = time.monotonic(), time.process_time()
-        wall, cores = (
-            before + end - begin for before, end, begin in zip(self._spent_before, now, self._began, strict=True)
-        )
-        return wall, cores
+    @property
+    def seconds(self) -> float:
+        """Time spent on the task, in this process and in interrupted ones as far as checkpoints know."""
+        return self._spent_before + time.monotonic() - self._began
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The same, added up over all cores."""
+        return self._cpu_before + time.process_time() - self._cpu_began
 
     def due(self) -> bool:
         return self.stop.made or time.monotonic() - self._last >= self._pause
 
     def stop_if_asked(self) -> None:
+        if self.stop.made:
+            self._write()
         self.stop.obey()
 
     def save(self, snapshot: Snapshot) -> None:
         started = time.monotonic()
-        content = {"belongs_to": self.belongs_to, "spent": list(self.spent()), "snapshot": vars(snapshot)}
-        name = f"task{self.task}-phase{snapshot.phase}-step{snapshot.step:09}.ckpt"
-        with writing(self.folder, GO_ON):
-            write_safely(self.folder / name, to_bytes(content))
-        for old in self._files(snapshot.phase)[_KEPT:]:
-            old.unlink(missing_ok=True)
-        self._last = time.monotonic()
-        self.saving += self._last - started
-        if self.every:
-            self._pause = max(self.every, min((self._last - started) / LARGEST_SHARE, LONGEST_PAUSE))
+        spent = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds}
+        content = {"belongs_to": self.belongs_to, **spent, "snapshot": vars(snapshot)}
+        self._held.append((snapshot.phase, snapshot.step, to_bytes(content)))
+        if self.due():
+            self._write()
+            self._last = time.monotonic()
+            if self.every:
+                self._pause = max(self.every, min((self._last - started) / LARGEST_SHARE, LONGEST_PAUSE))
+        self.saving += time.monotonic() - started
+
+    def _write(self) -> None:
+        """Ends of phases that came too soon after the last checkpoint wait for the next one, which needs them."""
+        for phase, step, content in self._held:
+            with writing(self.folder, GO_ON):
+                write_safely(self.folder / f"task{self.task}-phase{phase}-step{step:09}.ckpt", content)
+            for old in self._files(phase)[_KEPT:]:
+                old.unlink(missing_ok=True)
+        self._held = []
 
     def latest(self, phase: int) -> Snapshot | None:
         for path in self._files(phase):
@@ -93,8 +108,8 @@ class CheckpointFolder(Checkpoints):
                 if content["belongs_to"] != self.belongs_to:
                     continue
                 snapshot = Snapshot(**content["snapshot"])
-                wall, cores = content["spent"]
-                self._spent_before = max(self._spent_before, (wall, cores))
+                self._spent_before = max(self._spent_before, float(content["seconds"]))
+                self._cpu_before = max(self._cpu_before, float(content["cpu_seconds"]))
                 return snapshot
             except (Damaged, KeyError, TypeError, ValueError) as problem:
                 path.unlink()  # else it would count as one of the two that are kept
@@ -111,6 +126,21 @@ class CheckpointFolder(Checkpoints):
         wanted = (str(self.task), str(phase))
         own = {path: int(match[3]) for path, match in found.items() if match and (match[1], match[2]) == wanted}
         return sorted(own, key=lambda path: own[path], reverse=True)
+
+
+def beside_model(path: Path, method: Method, task: Task) -> CheckpointFolder:
+    """For a model file that is taught one more task: of use to whoever teaches this very model this very task."""
+    digest = hashlib.sha256(checksum(method.state_dict(), {}).encode())
+    digest.update(repr((task.name, task.class_names, tuple(task.train.pixels.shape))).encode())
+    for images in (task.train, task.validation):
+        digest.update(images.pixels.flatten().numpy().data)
+        digest.update(images.labels.numpy().data)
+    return CheckpointFolder(lesson_folder(path), len(method.tasks), digest.hexdigest())
+
+
+def lesson_folder(path: Path) -> Path:
+    place = path.resolve()
+    return place.with_name(f".{place.name}.checkpoints")
 
 
 def to_bytes(content: Mapping[str, Any]) -> bytes:

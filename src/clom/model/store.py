@@ -18,6 +18,7 @@ from torch import Tensor
 
 from clom.errors import UserError
 from clom.methods.base import LearnedTask, Method, channels_last
+from clom.methods.record import TaskRecord
 from clom.methods.registry import METHODS, method_class
 from clom.nets import NetSettings
 
@@ -33,7 +34,7 @@ def save_model(path: Path, method: Method) -> None:
         "settings": method.settings.model_dump(mode="json"),
         "image_shape": list(method.image_shape),
         "seed": method.seed,
-        "tasks": [{"name": task.name, "class_names": list(task.class_names)} for task in method.tasks],
+        "tasks": [_described(task) for task in method.tasks],
     }
     header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(description)}
     write_safely(path, to_bytes(method.state_dict(), header))
@@ -62,6 +63,13 @@ def load_model(path: Path) -> Method:
     return method.eval()
 
 
+def _described(task: LearnedTask) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": task.name, "class_names": list(task.class_names)}
+    if task.record is not None:
+        described["record"] = task.record.model_dump(mode="json")
+    return described
+
+
 def _rebuild(description: dict[str, Any]) -> Method:
     if description["method"] not in METHODS:
         raise ValueError(f"unknown method '{description['method']}'")
@@ -70,7 +78,11 @@ def _rebuild(description: dict[str, Any]) -> Method:
     settings = maker.settings_type.model_validate(description["settings"])
     method = maker(net, settings, description["image_shape"], description["seed"])
     for task in description["tasks"]:
-        method.open_task(LearnedTask(task["name"], tuple(task["class_names"])))
+        record = TaskRecord.model_validate(task["record"]) if "record" in task else None
+        learned = LearnedTask(task["name"], tuple(task["class_names"]), record)
+        if record and {len(record.images), len(record.validation_images)} != {learned.n_classes}:
+            raise ValueError(f"the record of task '{learned.name}' is about other classes")
+        method.open_task(learned)
     return method
 
 
@@ -100,13 +112,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not a model file.")
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, not a model file.") from None
     except (SafetensorError, OSError) as problem:
         raise UserError(f"{path} cannot be read as a model file: {problem}.") from None
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clom.nets.gates import Gates, per_channel
-from clom.nets.layers import GatedConv2d, GatedJoin, GatedLinear, GatedResidual, Net
+from clom.nets.layers import GatedConv2d, GatedJoin, GatedLayer, GatedLinear, GatedResidual, Net
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -36,6 +36,27 @@ def open_units(gate: Tensor) -> Tensor:
 def open_features(net: Net, gates: Gates) -> Tensor:
     """Which features the compact network gives: all of a network whose features have no gates."""
     return torch.arange(net.n_features) if net.feature_group is None else open_units(gates[net.feature_group])
+
+
+def sub_network(net: Net, task: int, gates: Gates) -> dict[str, Tensor]:
+    """All numbers that `net(images, task, gates)` depends on: of gated layers those between open units, the task's own
+    normalisation and scales, and whatever has no gates."""
+    units = {group: gate.nonzero().flatten() for group, gate in gates.items()}
+    numbers = {f"gate {group}": gate for group, gate in gates.items()}
+    gated = {name: layer for name, layer in net.named_modules() if isinstance(layer, GatedLayer)}
+    for name, layer in gated.items():
+        weight, bias = layer.weight, layer.bias
+        if layer.gate_out is not None:
+            weight, bias = weight[units[layer.gate_out]], None if bias is None else bias[units[layer.gate_out]]
+        if layer.gate_in is not None:
+            weight = weight[:, spread_units(units[layer.gate_in], layer.spread)]
+        numbers |= {f"{name}.weight": weight} | ({} if bias is None else {f"{name}.bias": bias})
+        for norm in layer.norms_of(task):
+            numbers |= {f"{name}.norm.{part}": value for part, value in norm.state_dict().items()}
+        if isinstance(layer, GatedResidual):
+            numbers[f"{name}.scale"] = layer.scales[task]
+    inside = tuple(f"{name}." for name in gated)
+    return numbers | {name: value for name, value in net.state_dict().items() if not name.startswith(inside)}
 
 
 def _slim(module: AnyModule, task: int, gates: Gates, units: dict[str, Tensor]) -> AnyModule:

@@ -165,15 +165,30 @@ class Net(nn.Module, ABC):
     n_features: int
     feature_group: str | None
     """The gate group of the features, so that heads and scores know which of them a task never uses. None: all are."""
+    begins_frozen: bool = False
+    """Whether `frozen` does something."""
 
     @abstractmethod
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
         """Features `[n, n_features]` of images in [0, 1]."""
 
+    def frozen(self, images: Tensor) -> Tensor:
+        """What a beginning that no task changes makes of images, computed once for all tasks: `forward` takes both.
+        Images themselves where there is no such beginning."""
+        return images
+
     def add_task(self) -> None:
         for layer in self.gated_layers():
             if isinstance(layer, GatedConv2d | GatedResidual):
                 layer.add_task()
+
+    def forget_task(self, task: int) -> None:
+        """Drop what only this task uses; later tasks move up by one."""
+        for layer in self.gated_layers():
+            if isinstance(layer, GatedConv2d) and layer.normalised:
+                del layer.norms[task]
+            elif isinstance(layer, GatedResidual):
+                layer.scales = nn.ParameterList(scale for number, scale in enumerate(layer.scales) if number != task)
 
     def gated_layers(self) -> Iterator[GatedLayer]:
         for module in self.modules():

@@ -1,0 +1,44 @@
+"""`clom example-photos`: pictures to try the photo commands with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from clom.cli.learn import say
+from clom.errors import UserError
+
+
+def example_photos_command(
+    folder: Path,
+    *,
+    per_class: Annotated[int, Parameter(validator=Number(gte=5))] = 20,
+    seed: int = 0,
+) -> None:
+    """Draw folders of example photos: two to learn, one with new photos of the same classes, one with something else.
+
+    Parameters
+    ----------
+    folder
+        Where to put them; it is made, and must be empty if it is there.
+    per_class
+        How many photos to draw of each class.
+    seed
+        Decides what they look like.
+    """
+    from clom.data.example_photos import TASKS, write_example_photos
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not an empty folder. Choose a new one for the example photos.")
+    photos = write_example_photos(folder, per_class, seed=seed)
+    console = Console()
+    say(console, f"Drew {len(photos)} photos:")
+    for task, classes in TASKS.items():
+        say(console, f"  {folder / task}: {', '.join(classes)}")
+    say(console, f"  {folder / 'new'}: other photos of the same classes")
+    say(console, f"  {folder / 'other'}: something else")
+    say(console, f"Next: clom learn my.model {folder / 'shapes'}")

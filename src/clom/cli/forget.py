@@ -1,0 +1,33 @@
+"""`clom forget`: remove a task from a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from clom.cli.learn import say
+
+
+def forget_command(model: Path, task: str) -> None:
+    """Remove a task from a model and free its units; the other tasks do not change by a bit.
+
+    Parameters
+    ----------
+    model
+        The model file.
+    task
+        Its name; `clom inspect` shows all.
+    """
+    from clom import machine
+    from clom.model.forget import forget
+
+    machine.tune_process()
+    gone = forget(model, task)
+    console = Console()
+    say(console, f"Forgot '{gone.task}': {', '.join(gone.class_names)}.")
+    freed = ", ".join(f"{group} {share:.0%}" for group, share in gone.freed.items())
+    if freed:
+        say(console, f"Units that are free again: {freed}.")
+    if gone.stays:
+        say(console, gone.stays)

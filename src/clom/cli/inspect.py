@@ -1,0 +1,60 @@
+"""`clom inspect`: what a model knows."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from clom.cli.learn import say
+
+
+def inspect_command(model: Path, *, json: bool = False) -> None:
+    """Show what a model knows: tasks, classes, dates, photos seen, capacity.
+
+    Parameters
+    ----------
+    model
+        The model file.
+    json
+        Print everything as JSON instead.
+    """
+    from clom.model.describe import describe
+
+    about = describe(model)
+    if json:
+        print(json_format.dumps(about, indent=2))
+        return
+    console = Console()
+    _, height, width = about["image_shape"]
+    say(
+        console,
+        f"{model}: {about['method']} on {about['backbone']}, images of {width} x {height}, seed {about['seed']}; "
+        f"{about['bytes'] / 1e6:.1f} MB, {about['parameters'] / 1e6:.2f} M parameters, "
+        f"{about['memory_bytes'] / 1000:.0f} kB of photos kept",
+    )
+    if not about["tasks"]:
+        say(console, f"It has learned nothing yet: clom learn {model} FOLDER")
+        return
+    console.print(_table(about))
+    if about["capacity"]:
+        used = ", ".join(f"{group} {share:.0%}" for group, share in about["capacity"].items())
+        say(console, f"Units in use: {used}")
+
+
+def _table(about: dict[str, Any]) -> Table:
+    table = Table()
+    for column in ("task", "learned (UTC)", "classes (photos learned from + held out)", "accuracy", "fingerprint"):
+        table.add_column(column, justify="right" if column == "accuracy" else "left", overflow="fold")
+    for task in about["tasks"]:
+        if "learned" not in task:
+            table.add_row(task["name"], "not recorded", ", ".join(task["classes"]), "", "")
+            continue
+        counts = zip(task["classes"], task["images"], task["validation_images"], strict=True)
+        classes = ", ".join(f"{name} ({images}+{held})" for name, images, held in counts)
+        learned = task["learned"].replace("T", " ").removesuffix("Z")
+        table.add_row(task["name"], learned, classes, f"{task['accuracy']:.1%}", task["fingerprint"][:8])
+    return table

@@ -1,0 +1,175 @@
+"""`clom predict`: what is on photos."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from clom.cli.learn import say, show_skipped
+from clom.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from clom.data.folders import Skipped
+    from clom.model.predict import Answer, Predictor
+
+_BATCH = 64
+Answered = list[tuple[Path, "Answer"]]
+
+
+def predict_command(
+    model: Path,
+    image: str,
+    /,
+    *images: str,
+    task: str | None = None,
+    top: Annotated[int, Parameter(validator=Number(gte=1))] = 3,
+    false_rejection: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] = 0.05,
+    json: bool = False,
+    csv: Path | None = None,
+    threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+) -> None:
+    """Say what is on photos, or that they are like nothing the model knows.
+
+    Parameters
+    ----------
+    model
+        The model file.
+    image
+        A photo, a folder of photos, or a pattern such as 'holiday/*.jpg'; more may follow.
+    task
+        Choose among the classes of this task only.
+    top
+        How many of the likeliest classes to name.
+    false_rejection
+        Which share of photos of known classes may be taken for unknown; more of them means fewer unknown ones slip in.
+    json
+        Print everything as JSON instead.
+    csv
+        Also write everything to this file as a table.
+    threads
+        Threads to compute with; by default one per core.
+    """
+    from clom import machine
+    from clom.data.finding import find_files
+    from clom.model.predict import Predictor, task_number
+    from clom.model.store import load_model
+
+    machine.tune_process(threads)
+    method = load_model(model)
+    predictor = Predictor(method)
+    if task is not None:
+        task_number(method, task)
+    files, skipped = find_files([image, *images])
+    console, notes = Console(), Console(stderr=True)
+    answered: Answered = []
+    for part in _answers(predictor, files, skipped, task, top, false_rejection):
+        answered += part
+        if not json:
+            _show_answers(console, part, files)
+    if json:
+        print(_as_json(model, answered, skipped, false_rejection))
+    show_skipped(notes, skipped)
+    if not answered:
+        raise UserError(f"None of {len(skipped)} files could be read as a picture.")
+    if csv is not None:
+        _write_csv(csv, answered, skipped, top)
+    if not json:
+        _show_summary(console, predictor, answered)
+
+
+def _answers(
+    predictor: Predictor,
+    files: Sequence[Path],
+    skipped: list[Skipped],
+    task: str | None,
+    top: int,
+    false_rejection: float,
+) -> Iterator[Answered]:
+    """Answers in portions; files that cannot be read go to `skipped`."""
+    import torch
+
+    from clom.data.folders import Skipped, read_picture
+
+    for start in range(0, len(files), _BATCH):
+        readable, pixels = [], []
+        for path in files[start : start + _BATCH]:
+            try:
+                pixels.append(read_picture(path, predictor.method.image_shape[-1]))
+                readable.append(path)
+            except DataError as problem:
+                skipped.append(Skipped(path, str(problem)))
+        if pixels:
+            answers = predictor(torch.stack(pixels), task, top, false_rejection)
+            yield list(zip(readable, answers, strict=True))
+
+
+def _show_answers(console: Console, part: Answered, files: Sequence[Path]) -> None:
+    from clom.data.folders import readable
+
+    width = min(60, max(len(readable(str(path))) for path in files))
+    for path, answer in part:
+        best, *others = answer.guesses
+        likely = [f"{guess.class_name} {guess.confidence:.0%}" for guess in answer.guesses]
+        if answer.unknown:
+            text = f"unknown (most like {', '.join(likely)})"
+        else:
+            also = f" (or {', '.join(likely[1:])})" if others else ""
+            text = f"{likely[0]}, task '{best.task}'{also}"
+        say(console, f"{readable(str(path)):<{width}}  {text}")
+
+
+def _show_summary(console: Console, predictor: Predictor, answered: Answered) -> None:
+    """How many were unknown, and how many right where the folder's name tells what is on them."""
+    from clom.data.folders import readable
+
+    n_unknown = sum(answer.unknown for _, answer in answered)
+    say(console, f"{len(answered)} {'photo' if len(answered) == 1 else 'photos'}, {n_unknown} unknown.")
+    classes = {name for task in predictor.method.tasks for name in task.class_names}
+    told = [(readable(path.resolve().parent.name), answer) for path, answer in answered]
+    told = [(name, answer) for name, answer in told if name in classes]
+    if told:
+        right = sum(not answer.unknown and answer.best.class_name == name for name, answer in told)
+        lost = sum(answer.unknown for _, answer in told)
+        say(
+            console,
+            f"{len(told)} lie in folders named after a class: {right / len(told):.1%} of these are right, "
+            f"{lost / len(told):.1%} taken for unknown.",
+        )
+
+
+def _as_json(model: Path, answered: Answered, skipped: Sequence[Skipped], false_rejection: float) -> str:
+    everything = {
+        "model": str(model),
+        "false_rejection": false_rejection,
+        "answers": [{"file": str(path), **answer.to_json()} for path, answer in answered],
+        "unreadable": [{"file": str(file.path), "reason": file.reason} for file in skipped],
+    }
+    return json.dumps(everything, indent=2)
+
+
+def _write_csv(target: Path, answered: Answered, skipped: Sequence[Skipped], top: int) -> None:
+    """One line for each file: the answer, what it rests on, then the guesses; or why there is none."""
+    from clom.data.folders import readable
+    from clom.model.store import write_safely
+
+    most = max(len(answer.guesses) for _, answer in answered)
+    guesses = [f"{column}_{place}" for place in range(1, most + 1) for column in ("class", "confidence", "task")]
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow(["file", "answer", "familiarity", *guesses, "problem"])
+    for path, answer in answered:
+        named = [part for guess in answer.guesses for part in (guess.class_name, f"{guess.confidence:.4f}", guess.task)]
+        familiarity = "" if answer.familiarity is None else f"{answer.familiarity:.4f}"
+        verdict = "unknown" if answer.unknown else answer.best.class_name
+        table.writerow([readable(str(path)), verdict, familiarity, *named, ""])
+    for file in skipped:
+        table.writerow([readable(str(file.path)), "", "", *[""] * len(guesses), file.reason])
+    write_safely(target, text.getvalue().encode())

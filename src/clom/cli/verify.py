@@ -1,0 +1,53 @@
+"""`clom verify`: proof that nothing was forgotten."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from clom.cli.learn import say
+
+EXIT_CHANGED = 1
+
+
+def verify_command(
+    model: Path,
+    *,
+    against: Path | None = None,
+    threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+) -> None:
+    """Prove that a model answers as it did, to the last bit; exit code 1 if it does not.
+
+    Parameters
+    ----------
+    model
+        The model file.
+    against
+        An older copy of it: every task in there is compared, in its numbers and in its answers. Without it, each task
+        is compared with the fingerprint that was noted when it was learned.
+    threads
+        Threads to compute with; by default one per core.
+    """
+    from clom import machine
+    from clom.model.verify import verify
+
+    machine.tune_process(threads)
+    console = Console()
+    checks = verify(model, against)
+    for check in checks:
+        fingerprint = f" [{check.fingerprint[:8]}]" if check.fingerprint else ""
+        say(console, f"'{check.task}': {check.verdict}{fingerprint}, {check.reason}")
+    bad = sum(not check.good for check in checks)
+    if bad:
+        say(console, f"{bad} of {len(checks)} tasks could not be shown to answer as before.")
+        sys.exit(EXIT_CHANGED)
+    same = sum(check.verdict == "identical" for check in checks)
+    say(
+        console,
+        f"Nothing was forgotten: {same} {'task answers' if same == 1 else 'tasks answer'} bit for bit as before.",
+    )

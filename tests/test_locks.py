@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clom.errors import UserError
+from clom.locks import Lock
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from clom.locks import Lock
+with Lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
+    path = tmp_path / "my.clom"
+    message = f"my.clom is being taught by process {os.getpid()}. Wait"
+    with Lock(path), pytest.raises(UserError, match=message), Lock(path):
+        pytest.fail("two at once")
+
+
+def test_it_is_free_again_afterwards_and_leaves_no_file(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Lock(tmp_path / "new" / "run", doing="run") as lock:
+            assert lock.file.read_text() == str(os.getpid())
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_an_error_inside_frees_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="inside"), Lock(tmp_path / "a"):
+        raise ValueError("inside")
+    with Lock(tmp_path / "a"):
+        pass
+
+
+def test_other_things_are_not_locked(tmp_path: Path) -> None:
+    with Lock(tmp_path / "a"), Lock(tmp_path / "b"):
+        pass
+
+
+def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "my.clom"
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match=f"by process {other.pid}\\."), Lock(path):
+        pytest.fail("two at once")
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    assert (tmp_path / ".my.clom.lock").exists()
+    with Lock(path):
+        pass
+
+
+def test_both_names_of_one_file_are_one_lock(tmp_path: Path) -> None:
+    (tmp_path / "model").touch()
+    (tmp_path / "link").symlink_to("model")
+    with Lock(tmp_path / "model"), pytest.raises(UserError, match="link is being taught"), Lock(tmp_path / "link"):
+        pytest.fail("two at once")
