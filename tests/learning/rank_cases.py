@@ -109,7 +109,7 @@ def talk(rank: int) -> dict[str, Any]:
     except UserError as problem:
         refused = str(problem)
     empty = share(b"")
-    return {"refused": refused, "shared": (share(b"from 0" if rank == 0 else b"from 1"), empty)}
+    return {"refused": refused, "shared": [share(f"from {rank}".encode()).decode(), empty.decode()]}
 
 
 def lose(rank: int) -> str:

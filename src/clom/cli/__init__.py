@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -64,6 +65,12 @@ def _check_launch(arguments: Sequence[str]) -> None:
         raise UserError(f"'clom {command}' is for one process: start it without torchrun, which is for 'clom run'.")
 
 
+def _speaker() -> str:
+    """Of several processes the first speaks for all; the others say who they are."""
+    rank = os.environ.get("RANK") or "0"
+    return "clom" if rank == "0" else f"clom, process {rank}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. A user's mistake ends with one message and exit code 2, never with a traceback."""
     warnings.showwarning = _show_warning
@@ -71,14 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _check_launch(sys.argv[1:] if arguments is None else arguments)
         make_app()(arguments, exit_on_error=False, print_error=False)
     except (UserError, CycloptsError) as problem:
-        print(f"clom: {problem}", file=sys.stderr)
+        print(f"{_speaker()}: {problem}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except OSError as problem:
         if isinstance(problem, BrokenPipeError):
             sys.stderr.close()  # the reader of our output has left; there is nobody to tell
             sys.exit(0)
         where = f": {problem.filename}" if problem.filename else ""
-        print(f"clom: {problem.strerror or problem}{where}", file=sys.stderr)
+        print(f"{_speaker()}: {problem.strerror or problem}{where}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         print("\nclom: stopped.", file=sys.stderr)
