@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-from pydantic import TypeAdapter
+from typing import Any, get_args
 
 from clom.learning.contrastive import ContrastiveSettings
 from clom.learning.loop import Plan
@@ -25,8 +23,10 @@ _SHORTEST_SWEEP = 8
 def net_for(method: str, backbone: str | Mapping[str, Any], layout: Layout) -> NetSettings:
     """The network of that name in a width for minutes on a CPU, or exactly the one that a mapping describes."""
     if isinstance(backbone, Mapping):
-        net: NetSettings = TypeAdapter(NetSettings).validate_python(dict(backbone))
-        return net
+        kinds: dict[str, type[NetSettings]] = {net.model_fields["kind"].default: net for net in get_args(NetSettings)}
+        if backbone.get("kind") not in kinds:
+            raise ValueError(f"backbone needs a kind, which is one of {', '.join(kinds)}.")
+        return kinds[backbone["kind"]].model_validate(backbone)
     if backbone not in BACKBONES:
         raise ValueError(f"backbone is {', '.join(BACKBONES)} or a mapping of settings, not {backbone!r}.")
     if backbone == "efficientnet-lite0" or (backbone == "auto" and issubclass(method_class(method), FrozenMethod)):

@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clom.data.memory import Memory
 from clom.errors import UserError, unknown
-from clom.evaluation.metrics import reject_threshold
 from clom.learning.loop import generator
 from clom.methods.base import Method
 from clom.model.graphs import Graph, make_graph
 from clom.model.store import write_safely
+from clom.model.thresholds import thresholds
 
 REJECTION_RATES = (0.01, 0.05, 0.1)
 AGREEMENT = 1e-4
@@ -51,7 +50,7 @@ def export_model(path: Path, method: Method, task: str | None = None) -> Exporte
     if not tasks:
         raise UserError("The model has learned nothing yet: there is nothing to export.")
     graph = make_graph(method, tasks)
-    about = metadata(method, tasks, graph)
+    about = metadata(method, tasks)
     content, run = (_onnx if path.suffix == ".onnx" else _torch_export)(graph, _samples(method, 2), about)
     difference = _difference(method, tasks, run)
     write_safely(path, content)
@@ -72,34 +71,27 @@ def check_target(path: Path) -> None:
         )
 
 
-def metadata(method: Method, tasks: Sequence[int], graph: Graph) -> dict[str, str]:
-    """What a reader of the file has to know, as JSON texts. Columns of `scores` are in the order of `classes`."""
-    chosen = [method.tasks[task] for task in tasks]
-    return {
-        name: json.dumps(value)
-        for name, value in {
-            "format": "clom-export 1",
-            "method": method.name,
-            "classes": [name for task in chosen for name in task.class_names],
-            "tasks": [{"name": task.name, "classes": list(task.class_names)} for task in chosen],
-            "calibration": next(iter(method.calibrations())),
-            "image_shape": list(method.image_shape),
-            "thresholds": _thresholds(method, tasks, graph),
-        }.items()
+def metadata(method: Method, tasks: Sequence[int]) -> dict[str, str]:
+    """What a reader of the file has to know, as JSON texts. Columns of `scores` are in the order of `classes`.
+
+    An image is unknown if its `belonging` is below the threshold of the task of its best class.
+    """
+    about = {
+        "format": "clom-export 1",
+        "method": method.name,
+        "classes": [name for task in tasks for name in method.tasks[task].class_names],
+        "tasks": [
+            {
+                "name": method.tasks[task].name,
+                "classes": list(method.tasks[task].class_names),
+                "thresholds": {str(rate): value for rate, value in thresholds(method, task, REJECTION_RATES).items()},
+            }
+            for task in tasks
+        ],
+        "calibration": next(iter(method.calibrations())),
+        "image_shape": list(method.image_shape),
     }
-
-
-@torch.no_grad()
-def _thresholds(method: Method, tasks: Sequence[int], graph: Graph) -> dict[str, float]:
-    """False-rejection rate -> the `belonging` below which an image is unknown, by the images that the model keeps."""
-    memory = getattr(method, "memory", None)
-    if not isinstance(memory, Memory) or memory.pixels.dtype != torch.uint8:
-        return {}
-    own = memory.pixels[torch.isin(memory.tasks, torch.tensor(tasks))]
-    if not len(own):
-        return {}
-    belonging = torch.cat([graph(part)[1] for part in torch.split(own, 64)])
-    return {str(rate): reject_threshold(belonging, rate) for rate in REJECTION_RATES}
+    return {name: json.dumps(value) for name, value in about.items()}
 
 
 def _number(method: Method, task: str) -> int:

@@ -58,7 +58,7 @@ def make_graph(method: Method, tasks: Sequence[int]) -> Graph:
     sizes = torch.tensor([method.tasks[task].n_classes for task in tasks])
     scales, shifts = (values[list(tasks)].repeat_interleave(sizes).clone() for values in (affine.scales, affine.shifts))
     raw = _raw_scores(method, tasks)
-    return Graph(raw, scales.detach(), shifts.detach()).eval().requires_grad_(False)
+    return Graph(raw, scales.detach(), shifts.detach()).eval()
 
 
 def _raw_scores(method: Method, tasks: Sequence[int]) -> nn.Module:
