@@ -40,9 +40,8 @@ TINY_LEARNING = {
 
 def tiny(**parameters: Any) -> ClomClassifier:
     """Learns in a fraction of a second, and learns something."""
-    return ClomClassifier(
-        **{"backbone": TINY_NET, "settings": TINY_LEARNING, "steps": 5, "random_state": 0} | parameters
-    )
+    usual: dict[str, Any] = {"backbone": TINY_NET, "settings": TINY_LEARNING, "steps": 5, "random_state": 0}
+    return ClomClassifier(**usual | parameters)
 
 
 REFUSALS = {
@@ -50,7 +49,7 @@ REFUSALS = {
 }
 
 
-@parametrize_with_checks([tiny()], expected_failed_checks=lambda estimator: REFUSALS)
+@parametrize_with_checks([tiny()], expected_failed_checks=lambda estimator: REFUSALS)  # type: ignore[untyped-decorator]
 def test_scikit_learns_checks(estimator: ClomClassifier, check: Any) -> None:
     check(estimator)
 
@@ -143,7 +142,7 @@ def test_longer_names_later_are_not_cut(some: tuple[Array, Array]) -> None:
     for digits in ((0, 1), (2, 3)):
         pixels, labels = of(some, *digits)
         estimator.partial_fit(pixels, np.array(["a", "b", "a long name", "another long name"])[labels])
-    assert estimator.classes_.tolist() == ["a", "a long name", "another long name", "b"]
+    assert list(estimator.classes_) == ["a", "a long name", "another long name", "b"]
 
 
 def test_one_class_at_a_time(some: tuple[Array, Array]) -> None:

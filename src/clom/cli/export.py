@@ -30,11 +30,13 @@ def export_command(model: Path, out: Path, *, task: str | None = None) -> None:
         f"{done.path}: {len(done.class_names)} classes, {done.n_bytes / 1e6:.2f} MB; its scores differ from the "
         f"model's by at most {done.largest_difference:.0e}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     console.print(
         "Input 'images': bytes [n, channels, height, width]. Outputs 'scores' [n, classes] and 'belonging' [n]; class "
         "names, tasks and thresholds are in the file's metadata.",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )

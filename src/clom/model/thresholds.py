@@ -25,7 +25,7 @@ def thresholds(method: Method, task: int, rates: Sequence[float]) -> dict[float,
     scale, shift = float(affine.scales[task]), float(affine.shifts[task])
     familiarity = getattr(getattr(method.tasks[task], "record", None), "familiarity", None)
     if familiarity is not None and familiarity(0.0) is not None:
-        raw = {rate: _turning_point(lambda score, rate=rate: familiarity(score) > rate) for rate in rates}
+        raw = {rate: _turning_point(familiarity, rate) for rate in rates}
     elif isinstance(method, MaskedMethod) and bool((mine := method.memory.tasks == task).any()):
         own = method.block(method.memory.pixels[mine], task).amax(1)
         raw = {rate: reject_threshold(own, rate) for rate in rates}
@@ -34,13 +34,13 @@ def thresholds(method: Method, task: int, rates: Sequence[float]) -> dict[float,
     return {rate: scale * value + shift for rate, value in raw.items()}
 
 
-def _turning_point(accepted: Callable[[float], bool]) -> float:
-    """Where a test that passes from some score on begins to pass."""
+def _turning_point(familiarity: Callable[[float], float], rate: float) -> float:
+    """The score from which on a measure that rises with it is above `rate`."""
     reach = 1.0
-    while not (accepted(reach) and not accepted(-reach)) and math.isfinite(2 * reach):
+    while not familiarity(-reach) <= rate < familiarity(reach) and math.isfinite(2 * reach):
         reach *= 2
     low, high = -reach, reach
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if accepted(middle) else (middle, high)
+        low, high = (low, middle) if familiarity(middle) > rate else (middle, high)
     return high
