@@ -32,6 +32,7 @@ COMMANDS = {
     "results": "Write the page of results from the ledger.",
     "list": "Show the experiments, the methods and the budgets.",
     "doctor": "Show what this machine can do and how long each experiment would take.",
+    "export": "Write a model as one ONNX or torch.export file for other programs.",
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",
 }
 IN_SEVERAL_PROCESSES = ("run", "resume")

@@ -19,7 +19,7 @@ from clom.experiments.names import BUDGETS, Budget, read_experiment, read_recipe
 from clom.methods.base import Method
 from clom.methods.registry import entry, method_class
 from clom.nets import NetSettings
-from clom.settings import Settings
+from clom.settings import Settings, merged, set_dotted
 
 S = TypeVar("S", bound=Settings)
 
@@ -143,25 +143,6 @@ def _net_type(net: Mapping[str, Any]) -> type[NetSettings]:
     if name not in kinds:
         raise unknown("network", str(name), kinds)
     return kinds[name]
-
-
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, group by group; neither is changed."""
-    result = {key: merged(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
-    for key, value in over.items():
-        old = result.get(key)
-        result[key] = merged(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
-    return result
-
-
-def set_dotted(target: dict[str, Any], name: str, value: Any) -> None:
-    *path, last = name.split(".")
-    for part in path:
-        inner = target.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise UserError(f"'{name}' cannot be set: '{part}' is a value, not a group of settings.")
-        target = inner
-    target[last] = value
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
