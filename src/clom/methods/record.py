@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -40,18 +41,30 @@ class TaskRecord(Settings):
     """Of everything the task's scores are computed from: see `clom.model.fingerprint`."""
 
     def familiarity(self, score: float) -> float | None:
-        """The share of the task's held-out images that look no more like its own than an image of this score.
+        """About which share of the task's own images look no more like it than an image of this score; None if
+        nothing was held out to tell.
 
-        An image is unknown at a false-rejection rate r if this is r or less: of the held-out images themselves, at
-        most the share r is. None if nothing was held out.
+        An image is unknown at a false-rejection rate r if this is r or less. For scores among those of the held-out
+        images it is their conformal p-value, so that of new images of the task no more than the share r is rejected.
+        Below all of them, where few held-out images say nothing more, an exponential tail goes on; its scale is that of
+        their lower half.
         """
-        return bisect_right(self.belonging, score) / len(self.belonging) if self.belonging else None
+        count, n = bisect_right(self.belonging, score), len(self.belonging)
+        if n == 0:
+            return None
+        return (count + 1) / (n + 1) if count else math.exp((score - self.belonging[0]) / self._tail_scale) / (n + 1)
 
     def cost(self, false_rejection: float) -> float:
-        """The share of held-out images that are taken for unknown at this rate: at most the rate, and in few steps if
-        they are few."""
+        """The share of held-out images that are taken for unknown at this rate: at most the rate."""
         rejected = [score for score in self.belonging if is_unknown(self.familiarity(score), false_rejection)]
         return len(rejected) / max(1, len(self.belonging))
+
+    @property
+    def _tail_scale(self) -> float:
+        """How far scores of the lower half lie below the middle one, on average."""
+        middle = self.belonging[len(self.belonging) // 2]
+        lower = self.belonging[: len(self.belonging) // 2]
+        return max(sum(middle - score for score in lower) / max(1, len(lower)), 1e-12)
 
     @property
     def day(self) -> str:

@@ -32,8 +32,8 @@ class Guess:
 class Answer:
     """`guesses` are the likeliest classes, best first. If the photo is `unknown`, they are what it resembles most.
 
-    `familiarity` is the share of the held-out photos of the best guess's task that look no more like it; the photo is
-    unknown if this is not above the chosen false-rejection rate. None if the model does not know about held-out photos.
+    `familiarity` is about which share of the photos of the best guess's task look no more like it; the photo is unknown
+    if this is not above the chosen false-rejection rate. None if no photos were held out to tell.
     `belonging` has each task's own score, high for what is its own.
     """
 
