@@ -20,7 +20,7 @@ from clom.model.store import save_model
 from clom.model.teaching import learn_pictures
 from clom.nets import AdapterSettings
 from clom.serve.client import Client
-from serve.running import serving
+from serve.running import serving, wait_until
 
 pytest.importorskip("playwright", reason="make test-browser installs it")
 from axe_playwright_python.sync_playwright import Axe
@@ -114,7 +114,7 @@ def test_teaches_asks_and_survives_a_reload(page: Page, client: Client, photos: 
     page.reload()
     expect(page.locator("#job-title")).to_have_text("Learning shapes", timeout=10_000)
     expect(page.locator("#teach-job .left")).to_contain_text("left", timeout=60_000)
-    page.wait_for_function("(v => v > 0 && v < 1)(document.querySelector('progress').value)", timeout=60_000)
+    wait_until(lambda: 0 < page.evaluate("document.querySelector('progress').value") < 1)
     # Questions are answered meanwhile, by what it knew before.
     stripes = sorted((photos / "new" / "stripes").iterdir())
     assert client.predict(stripes[:1], false_rejection=0)["answers"][0]["guesses"][0]["class_name"] == "stripes"
@@ -153,7 +153,7 @@ def test_a_lesson_can_be_cancelled(page: Page, client: Client, photos: Path) -> 
 def test_the_camera_takes_a_picture(page: Page) -> None:
     page.click("#ask-camera")
     expect(page.locator("#camera")).to_be_visible()
-    page.wait_for_function("document.getElementById('camera-view').videoWidth > 0")
+    wait_until(lambda: page.evaluate("document.getElementById('camera-view').videoWidth") > 0)
     page.click("#camera-take")
     expect(page.locator(".card .bars")).to_have_count(1, timeout=30_000)
     expect(page.locator("#camera")).not_to_be_visible()

@@ -22,7 +22,7 @@ function kind(schema) {
 }
 
 function table(caption, rows) {
-  return rows.length ? make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, make("table", {}, make("caption", {}, caption),
+  return rows.length ? make("div", { class: "scroll", tabindex: "0" }, make("table", {}, make("caption", {}, caption),
     make("tbody", {}, rows.map(([name, type, text]) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, name)), make("td", {}, type), make("td", {}, text)))))) : null;
 }
 
