@@ -13,6 +13,7 @@ from clom.data.images import Images, to_unit
 from clom.learning.contrastive import ContrastiveSettings
 from clom.learning.heads import HeadSettings
 from clom.learning.loop import Plan, Progress, Report, silent
+from clom.learning.protection import HardAttentionSettings
 from clom.methods.base import Method
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.frozen import Ncm, NcmSettings, Slda, SldaSettings
@@ -51,7 +52,8 @@ def slda(seed: int = 0) -> Slda:
 
 def clom(seed: int = 0, net: NetSettings = ADAPTER, epochs: int = 1) -> Clom:
     learning = ContrastiveSettings(plan=Plan(epochs=epochs, batch=8), head=HeadSettings(views=1, iterations=5))
-    return Clom(net, ClomSettings(learning=learning, memory_per_class=1), SHAPE, seed)
+    dense = HardAttentionSettings(sparsity_first=0.1, sparsity_rest=0.1)
+    return Clom(net, ClomSettings(learning=learning, attention=dense, memory_per_class=1), SHAPE, seed)
 
 
 def clom_from_scratch(seed: int = 0) -> Clom:

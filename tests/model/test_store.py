@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +23,7 @@ from clom.learning.contrastive import ContrastiveSettings
 from clom.learning.heads import HeadSettings
 from clom.learning.loop import Plan
 from clom.methods.clom import Clom, ClomSettings
+from clom.methods.record import TaskRecord, now
 from clom.model.store import load_model, read_tensors, save_model, write_safely
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 
@@ -113,6 +116,24 @@ def test_round_trip_of_a_residual_network(tmp_path: Path) -> None:
     assert same_answers(method, load_model(tmp_path / "m"), stream.tests[1].pixels)
 
 
+def test_records_of_tasks_round_trip(method: Clom, tmp_path: Path) -> None:
+    record = TaskRecord(
+        learned=now(),
+        images=(4, 5),
+        validation_images=(1, 2),
+        accuracy=2 / 3,
+        sharpness=1.7,
+        belonging=(-0.1, 1 / 3, 2.0),
+        fingerprint="ab" * 32,
+    )
+    noted = copy.deepcopy(method)
+    noted.tasks[0] = replace(noted.tasks[0], record=record)
+    save_model(tmp_path / "m", noted)
+    again = load_model(tmp_path / "m")
+    assert again.tasks == noted.tasks
+    assert [task.record for task in again.tasks] == [record, None]
+
+
 def test_an_untaught_model_round_trips(tmp_path: Path) -> None:
     save_model(tmp_path / "m", Clom(SMALL_ALEXNET, ClomSettings(), (1, 8, 8)))
     assert load_model(tmp_path / "m").tasks == []
@@ -170,7 +191,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    assert "folder" in refused(tmp_path)
+    assert "is a folder" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0", b"hello, this is not a model at all", b"\xff" * 64, b"{}" * 20])
@@ -271,6 +292,13 @@ def test_a_version_that_is_none(file: Path, version: str) -> None:
     refused(changed(file, header_with(version=version)))
 
 
+OTHER_RECORD = {
+    "learned": "2026-01-01T00:00:00Z",
+    "images": [1, 2],
+    "validation_images": [1, 1],
+    "accuracy": 1,
+    "fingerprint": "",
+}
 UNFIT: dict[str, Change] = {
     "tensor missing": without_tensor,
     "tensor of another shape": with_wrong_shape,
@@ -297,6 +325,9 @@ UNFIT: dict[str, Change] = {
     "other tasks": describing(tasks=[{"name": "a", "class_names": ["x"]}]),
     "task without classes": describing(tasks=[{"name": "a"}]),
     "tasks a number": describing(tasks=7),
+    "record of nothing": describing(tasks=[{"name": "a", "class_names": ["x", "y"], "record": {}}]),
+    "record no names": describing(tasks=[{"name": "a", "class_names": ["x", "y"], "record": 3}]),
+    "record of other classes": describing(tasks=[{"name": "a", "class_names": ["x"], "record": OTHER_RECORD}]),
     "tasks texts": describing(tasks=["a", "b"]),
 }
 

@@ -24,7 +24,7 @@ class Plan(Settings):
     schedule: Schedule = Schedule()
 
 
-_PHASE_SHARE = {"features": (0.0, 0.92), "head": (0.92, 1.0)}
+_PHASE_SHARE = {"views": (0.0, 0.85), "adapters": (0.85, 0.99), "features": (0.0, 0.92), "head": (0.92, 1.0)}
 """Which part of a task's time a phase takes; a method with one phase takes all of it."""
 
 

@@ -47,8 +47,8 @@ class FrozenMethod(Method):
             self.backbone = EfficientNetLite0(net)
 
     @abstractmethod
-    def scores(self, features: Tensor, rows: slice) -> Tensor:
-        """`[n, classes]` for some of all classes."""
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
+        """`[n, classes]` for all classes or some of them."""
 
     @torch.no_grad()
     def blocks(self, pixels: Tensor) -> Blocks:
@@ -115,7 +115,7 @@ class Ncm(FrozenMethod):
         features = self.embed(task.train.pixels, report)
         self.means[-task.n_classes :] = mean_directions(features, task.train.labels, task.n_classes)
 
-    def scores(self, features: Tensor, rows: slice) -> Tensor:
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
         return nearness(features, self.means[rows])
 
     def n_parameters(self) -> int:
@@ -165,7 +165,7 @@ class Slda(FrozenMethod):
         weight, bias = discriminants(self.means, self.scatter / self.n_samples, self.settings.shrinkage)
         self.weight, self.bias = weight.float(), bias.float()
 
-    def scores(self, features: Tensor, rows: slice) -> Tensor:
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
         return F.linear(features, self.weight[rows], self.bias[rows])
 
     def _forget(self, number: int, task: LearnedTask) -> str:

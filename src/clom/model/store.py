@@ -82,13 +82,13 @@ def _rebuild(description: dict[str, Any]) -> Method:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors and the header of a safetensors file."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not a model file.")
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, not a model file.") from None
     except (SafetensorError, OSError) as problem:
         raise UserError(f"{path} cannot be read as a model file: {problem}.") from None
 

@@ -65,6 +65,12 @@ class AnswerOut(BaseModel):
 
 
 class Answers(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"model": "3b5d2f0c9a1e", "task": None, "false_rejection": 0.05, "answers": [EXAMPLE_ANSWER]}]
+        }
+    )
+
     model: str = Field(description="Which state of the model answered.")
     task: str | None
     false_rejection: float

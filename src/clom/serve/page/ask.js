@@ -59,7 +59,7 @@ function showCost() {
   const { held_out: held, costs } = about.rejection;
   const lost = Math.round(costs[value] * held);
   byId("ask-cost").textContent = held
-    ? `Costs: of ${count(held, "picture")} of known classes that were held out, ${lost === 0 ? "none" : lost} (${percent(costs[value], 1)}) would be called unknown.`
+    ? `Costs: of ${count(held, "picture")} of known classes that were held out, ${lost === 0 ? "none" : `${lost} (${percent(costs[value], 1)})`} would be called unknown.`
     : "What that costs is not known: no pictures were held out.";
 }
 

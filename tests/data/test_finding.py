@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clom.data.finding import find_files
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.png", "b.jpg", "in/c.png", "in/deep/d.png", "in/.hidden.png", "in/.git/e.png", "in/Thumbs.db"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+    Path("nothing").mkdir()
+    Path("odd [1].png").touch()
+
+
+def found(*places: str) -> list[str]:
+    return [path.as_posix() for path in find_files(places)[0]]
+
+
+def test_files_folders_and_patterns() -> None:
+    assert found("b.jpg", "a.png") == ["b.jpg", "a.png"]
+    assert found("in") == ["in/c.png", "in/deep/d.png"]
+    assert found("*.png") == ["a.png", "odd [1].png"]
+    assert found("**/*.png") == ["a.png", "in/c.png", "in/deep/d.png", "odd [1].png"]
+    assert found("i?") == ["in/c.png", "in/deep/d.png"]
+
+
+def test_each_once() -> None:
+    assert found("a.png", "*.png", "a.png") == ["a.png", "odd [1].png"]
+
+
+def test_a_name_that_looks_like_a_pattern_is_a_name() -> None:
+    assert found("odd [1].png") == ["odd [1].png"]
+
+
+def test_what_is_named_is_taken_even_if_hidden() -> None:
+    assert found("in/.hidden.png") == ["in/.hidden.png"]
+
+
+def test_what_leads_nowhere_is_told() -> None:
+    files, skipped = find_files(["a.png", "absent.png", "*.tif", "nothing"])
+    assert len(files) == 1
+    assert [(file.path.name, file.reason) for file in skipped] == [
+        ("absent.png", "there is no such file"),
+        ("*.tif", "no file has such a name"),
+        ("nothing", "the folder holds no files"),
+    ]
