@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from clom.cli import main
 from clom.model.predict import Predictor
 from clom.model.store import load_model, save_model
 from clom.serve.client import Client, Refused
@@ -177,3 +178,31 @@ def test_notices_when_the_file_is_replaced(tmp_path: Path) -> None:
         loop.close()
         assert client.model()["version"] != before
         assert client.predict(write_pictures(tmp_path, "red", 1))["answers"][0]["guesses"][0]["class_name"] == "red"
+
+
+def test_the_command_line_asks_a_server(
+    running: tuple[Client, Service], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client, service = running
+    write_pictures(tmp_path / "new", "red", 9)
+    (tmp_path / "new" / "red" / "bad.png").write_bytes(b"no picture")
+    folder = str(tmp_path / "new" / "red")
+    main(["predict", str(service.path), folder, "--threads", "1", "--json"])
+    local = json.loads(capsys.readouterr().out)
+    main(["predict", "--url", client.url, folder, "--json"])
+    remote = json.loads(capsys.readouterr().out)
+    assert remote["unreadable"] == local["unreadable"]
+    assert [answer["file"] for answer in remote["answers"]] == [answer["file"] for answer in local["answers"]]
+    for one, two in zip(remote["answers"], local["answers"], strict=True):
+        assert one["guesses"][0]["class_name"] == two["guesses"][0]["class_name"]
+        assert one["guesses"][0]["confidence"] == pytest.approx(two["guesses"][0]["confidence"], abs=1e-5)
+    main(["predict", "--url", client.url, folder])
+    assert "9 photos" in capsys.readouterr().out
+    for words, problem in (
+        (["--url", client.url, folder, "--task", "cold"], "no task 'cold'"),
+        (["--url", "http://127.0.0.1:1", folder], "Is `clom serve` running there?"),
+        (["--url", "ftp://x", folder], "not the address of a server"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["predict", *words])
+        assert problem in capsys.readouterr().err

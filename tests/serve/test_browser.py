@@ -75,10 +75,10 @@ def page(browser: Browser, client: Client) -> Iterator[Page]:
     """A page that must not complain: neither scripts nor the Content-Security-Policy."""
     found = browser.new_page(viewport={"width": 1280, "height": 900})
     complaints: list[str] = []
+    local = (client.url, "blob:", "data:")
     found.on("pageerror", lambda problem: complaints.append(str(problem)))
     found.on("console", lambda text: complaints.append(text.text) if text.type == "error" else None)
     found.on("request", lambda asked: complaints.append(asked.url) if not asked.url.startswith(local) else None)
-    local = (client.url, "blob:", "data:")
     found.goto(client.url)
     yield found
     found.close()
@@ -92,7 +92,8 @@ def ask(page: Page, files: list[Path]) -> list[str]:
         page.click("#ask-clear")
     page.set_input_files("#ask-files", files)
     expect(page.locator(".card .bars")).to_have_count(len(files), timeout=30_000)
-    return page.locator(".card .verdict").all_text_contents()
+    verdicts: list[str] = page.locator(".card .verdict").all_text_contents()
+    return verdicts
 
 
 def test_teaches_asks_and_survives_a_reload(page: Page, client: Client, photos: Path) -> None:

@@ -43,7 +43,6 @@ _STATUS = {Busy: 409, NothingLearned: 409, NoSuchJob: 404}
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": schemas.Problem, "description": "Refused, with the reason."}
 }
-_TOKEN_IF_ANY = {"security": [{"HTTPBearer": []}, {}]}  # a server that was started without one needs none
 _bearer = HTTPBearer(auto_error=False, description="The token that the server was started with, if it was.")
 
 
@@ -194,7 +193,7 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
         status_code=202,
         dependencies=allowed,
         response_model=schemas.JobOut,
-        openapi_extra=schemas.TEACH_BODY | _TOKEN_IF_ANY,
+        openapi_extra=schemas.TEACH_BODY,
         summary="Teach new classes",
     )
     async def teach(request: Request) -> Response:
@@ -228,7 +227,6 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
         status_code=202,
         dependencies=allowed,
         response_model=schemas.JobOut,
-        openapi_extra=_TOKEN_IF_ANY,
         summary="Go on with a lesson that was interrupted",
     )
     async def resume(number: str) -> dict[str, Any]:
@@ -240,7 +238,6 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
         "/jobs/{number}",
         dependencies=allowed,
         response_model=schemas.JobOut,
-        openapi_extra=_TOKEN_IF_ANY,
         summary="Give a lesson up; the model stays as it was",
     )
     async def cancel(number: str) -> dict[str, Any]:

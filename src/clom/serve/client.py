@@ -27,9 +27,11 @@ Fields = Sequence[tuple[str, str | tuple[str, bytes]]]
 class Refused(UserError):
     """The server said no, and why."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, unreadable: Sequence[dict[str, str]] = ()) -> None:
         super().__init__(text)
         self.status = status
+        self.unreadable = unreadable
+        """Files that gave no picture, each with its `reason`."""
 
 
 class Client:
@@ -99,7 +101,8 @@ class Client:
         except ValueError:
             raise UserError(f"{self.url} answers, but it is not a server of `clom serve`.") from None
         if response.status >= 400:
-            raise Refused(response.status, found.get("error", f"status {response.status}"))
+            reason = found.get("error", f"status {response.status}")
+            raise Refused(response.status, reason, found.get("unreadable", ()))
         return found
 
 

@@ -67,6 +67,7 @@ class Service:
             "good_pictures": GOOD_PICTURES,
             "most_pictures": self.limits.teach_pictures,
             "most_at_once": self.limits.ask_pictures,
+            "most_bytes_at_once": self.limits.ask_bytes,
             "report": self.report is not None,
         }
         return self.engine.served.about | {"server": server}
