@@ -180,6 +180,12 @@ def test_notices_when_the_file_is_replaced(tmp_path: Path) -> None:
         assert client.predict(write_pictures(tmp_path, "red", 1))["answers"][0]["guesses"][0]["class_name"] == "red"
 
 
+def run(*words: str, code: int = 0) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == code
+
+
 def test_the_command_line_asks_a_server(
     running: tuple[Client, Service], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,22 +193,21 @@ def test_the_command_line_asks_a_server(
     write_pictures(tmp_path / "new", "red", 9)
     (tmp_path / "new" / "red" / "bad.png").write_bytes(b"no picture")
     folder = str(tmp_path / "new" / "red")
-    main(["predict", str(service.path), folder, "--threads", "1", "--json"])
+    run("predict", str(service.path), folder, "--threads", "1", "--json")
     local = json.loads(capsys.readouterr().out)
-    main(["predict", "--url", client.url, folder, "--json"])
+    run("predict", "--url", client.url, folder, "--json")
     remote = json.loads(capsys.readouterr().out)
     assert remote["unreadable"] == local["unreadable"]
     assert [answer["file"] for answer in remote["answers"]] == [answer["file"] for answer in local["answers"]]
     for one, two in zip(remote["answers"], local["answers"], strict=True):
         assert one["guesses"][0]["class_name"] == two["guesses"][0]["class_name"]
         assert one["guesses"][0]["confidence"] == pytest.approx(two["guesses"][0]["confidence"], abs=1e-5)
-    main(["predict", "--url", client.url, folder])
+    run("predict", "--url", client.url, folder)
     assert "9 photos" in capsys.readouterr().out
     for words, problem in (
         (["--url", client.url, folder, "--task", "cold"], "no task 'cold'"),
         (["--url", "http://127.0.0.1:1", folder], "Is `clom serve` running there?"),
         (["--url", "ftp://x", folder], "not the address of a server"),
     ):
-        with pytest.raises(SystemExit):
-            main(["predict", *words])
+        run("predict", *words, code=2)
         assert problem in capsys.readouterr().err

@@ -24,6 +24,7 @@ def serve_command(
     method: str | None = None,
     backbone: str | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    batch: Annotated[int, Parameter(validator=Number(gte=1))] = 32,
     niceness: Annotated[int, Parameter(validator=Number(gte=0, lte=19))] = 10,
 ) -> None:
     """Open a page in the browser to ask a model and to teach it, and an API for other programs. Ctrl-C ends it.
@@ -49,6 +50,8 @@ def serve_command(
         For a new model: efficientnet-lite0 (pretrained, the default) or resnet-18.
     threads
         Threads to compute with; by default one per core.
+    batch
+        How many pictures that come at the same time are computed together, at most; 1 computes each alone.
     niceness
         How far learning stands back behind answers and other programs, from 0 to 19.
     """
@@ -70,7 +73,7 @@ def serve_command(
     with listener:
         _make_if_missing(console, model, method, backbone)
         access = Access(host, token, read_only)
-        service = Service(model, access, threads=threads, niceness=niceness)
+        service = Service(model, access, threads=threads, most=batch, niceness=niceness)
         _say_where(console, access, listener.getsockname()[1])
         config = uvicorn.Config(
             make_app(service),

@@ -118,7 +118,7 @@ class Engine:
     async def _gather(self) -> list[_Question]:
         """The first question, and those that come within the window."""
         questions = [await self._queue.get()]
-        if self.window:
+        if self.window and self.most > 1:
             await asyncio.sleep(self.window)
         count = len(questions[0].pixels)
         while not self._queue.empty() and count < self.most:
