@@ -8,7 +8,10 @@ READY := $(VENV)/.ready
 # Linux brings several gigabytes of GPU libraries. `make UV=uv ...` uses uv all the same.
 UV ?=
 
-.PHONY: demo test test-slow lint format bench results clean
+# Drives the page in `make test-browser`.
+CHROMIUM ?= chromium
+
+.PHONY: demo test test-slow test-browser lint format bench results clean
 
 demo: $(READY)
 	$(BIN)/clom demo
@@ -18,6 +21,11 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+test-browser: $(VENV)/.browser
+	@command -v "$(CHROMIUM)" > /dev/null || { echo "The browser test needs chromium. On Debian: apt install chromium" \
+		"(or name yours: make test-browser CHROMIUM=/path/to/chrome)"; exit 1; }
+	CHROMIUM="$(CHROMIUM)" $(BIN)/python -m pytest -m browser tests/serve
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -47,3 +55,11 @@ else
 	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
 endif
 	@touch $(READY)
+
+$(VENV)/.browser: $(READY)
+ifeq ($(UV),)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
+else
+	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[browser]'
+endif
+	@touch $@

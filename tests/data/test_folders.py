@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from clom.data.folders import MOST_PIXELS, Pictures, read_folder, read_picture
+from clom.data.decoding import MOST_PIXELS
+from clom.data.folders import Pictures, read_folder, read_picture
 from clom.errors import DataError, UserError
 
 SIZE = 16

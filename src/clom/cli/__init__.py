@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": "Show what a model knows: tasks, classes, dates, photos seen, capacity.",
     "verify": "Prove that a model answers as it did, to the last bit.",
     "forget": "Remove a task from a model; the others do not change by a bit.",
+    "serve": "Open a page in the browser to ask a model and to teach it, and an API for other programs.",
     "example-photos": "Draw folders of example photos to try the commands above with.",
     "demo": "Learn embedded digits, task by task, in about two minutes.",
     "run": "Learn an experiment's tasks one after another and measure after each.",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from clom.experiments.run import RunResult, TaskResult
     from clom.learning.loop import Progress as Step
 
-_PHASE_SHARE = {"features": (0.0, 0.92), "views": (0.0, 0.75), "adapters": (0.75, 0.92), "head": (0.92, 1.0)}
-"""Which part of a task's time a phase takes; a method with one phase takes all of it."""
 _NEARLY_FULL = 0.98
 
 
@@ -44,8 +42,7 @@ class Display:
             self._bar.stop()
 
     def step(self, step: Step) -> None:
-        low, high = _PHASE_SHARE.get(step.phase, (0.0, 1.0))
-        fraction = (step.task + low + (high - low) * step.done / step.total) / self.n_tasks
+        fraction = (step.task + step.share) / self.n_tasks
         now = time.monotonic()
         if self._first_fraction is None:
             self._first_fraction, self._started = fraction, now

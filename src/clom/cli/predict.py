@@ -7,14 +7,14 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
 from clom.cli.learn import say, show_skipped
-from clom.errors import DataError, UserError
+from clom.errors import DataError, UserError, unknown
 
 if TYPE_CHECKING:
     from clom.data.folders import Skipped
@@ -26,9 +26,9 @@ Answered = list[tuple[Path, "Answer"]]
 
 def predict_command(
     model: Path,
-    image: str,
     /,
     *images: str,
+    url: str | None = None,
     task: str | None = None,
     top: Annotated[int, Parameter(validator=Number(gte=1))] = 3,
     false_rejection: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] = 0.05,
@@ -41,9 +41,11 @@ def predict_command(
     Parameters
     ----------
     model
-        The model file.
-    image
-        A photo, a folder of photos, or a pattern such as 'holiday/*.jpg'; more may follow.
+        The model file. Left out with --url.
+    images
+        Photos, folders of photos, or patterns such as 'holiday/*.jpg'.
+    url
+        Ask a server of `clom serve` instead of a file, such as http://127.0.0.1:8000
     task
         Choose among the classes of this task only.
     top
@@ -57,32 +59,71 @@ def predict_command(
     threads
         Threads to compute with; by default one per core.
     """
-    from clom import machine
     from clom.data.finding import find_files
-    from clom.model.predict import Predictor, task_number
-    from clom.model.store import load_model
 
-    machine.tune_process(threads)
-    method = load_model(model)
-    predictor = Predictor(method)
-    if task is not None:
-        task_number(method, task)
-    files, skipped = find_files([image, *images])
+    source = _Model(model, threads) if url is None else _Server(url)
+    images = images if url is None else (str(model), *images)
+    if not images:
+        raise UserError("Which photos? Name some after the model: clom predict MODEL PHOTO ...")
+    source.check(task)
+    files, skipped = find_files(images)
     console, notes = Console(), Console(stderr=True)
     answered: Answered = []
-    for part in _answers(predictor, files, skipped, task, top, false_rejection):
+    for part in source.answers(files, skipped, task, top, false_rejection):
         answered += part
         if not json:
             _show_answers(console, part, files)
     if json:
-        print(_as_json(model, answered, skipped, false_rejection))
+        print(_as_json(url or str(model), answered, skipped, false_rejection))
     show_skipped(notes, skipped)
     if not answered:
         raise UserError(f"None of {len(skipped)} files could be read as a picture.")
     if csv is not None:
         _write_csv(csv, answered, skipped, top)
     if not json:
-        _show_summary(console, predictor, answered)
+        _show_summary(console, source.classes, answered)
+
+
+class _Model:
+    """A file that answers."""
+
+    def __init__(self, path: Path, threads: int | None) -> None:
+        from clom import machine
+        from clom.model.predict import Predictor
+        from clom.model.store import load_model
+
+        machine.tune_process(threads)
+        self.predictor = Predictor(load_model(path))
+        self.classes = {name for task in self.predictor.method.tasks for name in task.class_names}
+
+    def check(self, task: str | None) -> None:
+        from clom.model.predict import task_number
+
+        if task is not None:
+            task_number(self.predictor.method, task)
+
+    def answers(self, files: Sequence[Path], skipped: list[Skipped], *question: Any) -> Iterator[Answered]:
+        return _answers(self.predictor, files, skipped, *question)
+
+
+class _Server:
+    """Somebody else's."""
+
+    def __init__(self, url: str) -> None:
+        from clom.serve.client import Client
+
+        self.client = Client(url)
+        self.tasks = {task["name"]: task["classes"] for task in self.client.model()["tasks"]}
+        self.classes = {name for classes in self.tasks.values() for name in classes}
+
+    def check(self, task: str | None) -> None:
+        if task is not None and task not in self.tasks:
+            raise unknown("task", task, self.tasks)
+
+    def answers(self, files: Sequence[Path], skipped: list[Skipped], *question: Any) -> Iterator[Answered]:
+        from clom.serve.remote import remote_answers
+
+        return remote_answers(self.client, files, skipped, *question)
 
 
 def _answers(
@@ -126,13 +167,12 @@ def _show_answers(console: Console, part: Answered, files: Sequence[Path]) -> No
         say(console, f"{readable(str(path)):<{width}}  {text}")
 
 
-def _show_summary(console: Console, predictor: Predictor, answered: Answered) -> None:
+def _show_summary(console: Console, classes: set[str], answered: Answered) -> None:
     """How many were unknown, and how many right where the folder's name tells what is on them."""
     from clom.data.folders import readable
 
     n_unknown = sum(answer.unknown for _, answer in answered)
     say(console, f"{len(answered)} {'photo' if len(answered) == 1 else 'photos'}, {n_unknown} unknown.")
-    classes = {name for task in predictor.method.tasks for name in task.class_names}
     told = [(readable(path.resolve().parent.name), answer) for path, answer in answered]
     told = [(name, answer) for name, answer in told if name in classes]
     if told:
@@ -145,9 +185,9 @@ def _show_summary(console: Console, predictor: Predictor, answered: Answered) ->
         )
 
 
-def _as_json(model: Path, answered: Answered, skipped: Sequence[Skipped], false_rejection: float) -> str:
+def _as_json(model: str, answered: Answered, skipped: Sequence[Skipped], false_rejection: float) -> str:
     everything = {
-        "model": str(model),
+        "model": model,
         "false_rejection": false_rejection,
         "answers": [{"file": str(path), **answer.to_json()} for path, answer in answered],
         "unreadable": [{"file": str(file.path), "reason": file.reason} for file in skipped],

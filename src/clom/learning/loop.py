@@ -27,6 +27,10 @@ class Plan(Settings):
     schedule: Schedule = Schedule()
 
 
+_PHASE_SHARE = {"views": (0.0, 0.85), "adapters": (0.85, 0.99), "features": (0.0, 0.92), "head": (0.92, 1.0)}
+"""Which part of a task's time a phase takes; a method with one phase takes all of it."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """What a progress display is told after every batch: `done` of `total` steps of one phase of one task."""
@@ -38,6 +42,12 @@ class Progress:
     epoch: int
     epochs: int
     loss: float
+
+    @property
+    def share(self) -> float:
+        """How much of the task's time has passed, roughly."""
+        low, high = _PHASE_SHARE.get(self.phase, (0.0, 1.0))
+        return low + (high - low) * self.done / self.total
 
 
 Report = Callable[[Progress], None]

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from clom.methods.base import LearnedTask
+from clom.methods.base import LearnedTask, Method
 from clom.model.store import load_model
 
 
 def describe(path: Path) -> dict[str, Any]:
     """Tasks in the order of learning with what was noted about them, capacity, and what the file is."""
     method = load_model(path)
+    return {"file": str(path), "bytes": path.stat().st_size, **describe_method(method)}
+
+
+def describe_method(method: Method) -> dict[str, Any]:
+    """The same of a model in memory."""
     return {
-        "file": str(path),
-        "bytes": path.stat().st_size,
         "method": method.name,
         "backbone": method.net_settings.kind,
         "image_shape": list(method.image_shape),

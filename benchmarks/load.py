@@ -1,0 +1,285 @@
+"""Many questions at once to a server that is being taught meanwhile, and what that gains over one at a time.
+
+python -m benchmarks.load [--seconds 60] [--connections 16] [--out results] [--quick]
+
+A server of `clom serve` on loopback; clients in this process. Rounds of one connection and of many take turns, so that
+a disturbance of the machine hits both. Every answer is compared with the model's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from clom import machine
+from clom.data.decoding import decode
+from clom.data.example_photos import write_example_photos
+from clom.data.folders import read_folder
+from clom.methods.base import Method
+from clom.methods.clom import Clom, ClomSettings
+from clom.model.create import new_method
+from clom.model.predict import Answer, Predictor
+from clom.model.store import load_model, save_model, write_safely
+from clom.model.teaching import learn_pictures
+from clom.nets import ResNet18Settings
+from clom.serve.client import Client
+
+ROUNDS = 3
+SAME = 1e-3  # batches of another size round otherwise
+LEAST_GAIN = 2.0
+
+
+def small() -> Method:
+    """From scratch, 32 x 32: what is left is mostly the way to the model and back."""
+    learning = {"plan": {"epochs": 2, "batch": 16}, "head": {"views": 1}}
+    settings = ClomSettings.model_validate({"memory_per_class": 2, "learning": learning})
+    return Clom(ResNet18Settings(width=8), settings, (3, 32, 32))
+
+
+MODELS: dict[str, tuple[str, Callable[[], Method]]] = {
+    "clom, 32 px": ("CLOM from scratch, ResNet-18 of width 8, pictures of 32 x 32, two tasks", small),
+    "ncm, 160 px": ("nearest class mean on EfficientNet-Lite0, 160 x 160, two tasks", lambda: new_method("ncm")),
+    "clom, 160 px": ("the default for photos: CLOM on EfficientNet-Lite0, 160 x 160, two tasks", new_method),
+}
+
+
+@dataclass
+class Tally:
+    """What came back."""
+
+    seconds: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+    wrong: int = 0
+    failed: int = 0
+
+    def add(self, other: Tally) -> None:
+        self.seconds += other.seconds
+        self.latencies += other.latencies
+        self.wrong += other.wrong
+        self.failed += other.failed
+
+    @property
+    def per_second(self) -> float:
+        return len(self.latencies) / self.seconds if self.seconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        points = statistics.quantiles(self.latencies, n=100) if len(self.latencies) > 1 else [0.0] * 99
+        return {
+            "requests": len(self.latencies),
+            "per_second": round(self.per_second, 1),
+            "p50_ms": round(1000 * points[49], 1),
+            "p99_ms": round(1000 * points[98], 1),
+            "wrong": self.wrong,
+            "failed": self.failed,
+        }
+
+
+# -------------------------------------------------------------------------------------------------------------- clients
+
+
+async def one_client(place: tuple[str, int], questions: Sequence[tuple[bytes, Answer]], until: float, at: int) -> Tally:
+    """Ask again and again on one connection that stays open."""
+    tally = Tally()
+    reader, writer = await asyncio.open_connection(*place)
+    while time.perf_counter() < until:
+        picture, expected = questions[at % len(questions)]
+        at += 1
+        started = time.perf_counter()
+        writer.write(
+            b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\n"
+            + f"Content-Length: {len(picture)}\r\n\r\n".encode()
+            + picture
+        )
+        await writer.drain()
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        body = await reader.readexactly(length)
+        tally.latencies.append(time.perf_counter() - started)
+        if b" 200 " not in head[:16]:
+            tally.failed += 1
+        elif not agrees(json.loads(body)["answers"][0], expected):
+            tally.wrong += 1
+    writer.close()
+    return tally
+
+
+async def ask_for(place: tuple[str, int], questions: Sequence[tuple[bytes, Answer]], n: int, seconds: float) -> Tally:
+    started = time.perf_counter()
+    parts = await asyncio.gather(*(one_client(place, questions, started + seconds, 7 * at) for at in range(n)))
+    total = Tally()
+    for part in parts:
+        total.add(part)
+    total.seconds = time.perf_counter() - started
+    return total
+
+
+def agrees(told: dict[str, Any], expected: Answer) -> bool:
+    best: dict[str, Any] = told["guesses"][0]
+    sure = abs(best["confidence"] - expected.best.confidence) < SAME
+    return bool(sure and best["class_name"] == expected.best.class_name)
+
+
+# --------------------------------------------------------------------------------------------------------------- server
+
+
+def prepare(make: Callable[[], Method], photos: Path, path: Path) -> list[tuple[bytes, Answer]]:
+    """A taught model file, made to be taught on for hours, and questions with the answers it must give."""
+    method = make()
+    size = method.image_shape[-1]
+    for task in ("shapes", "patterns"):
+        learn_pictures(method, read_folder(photos / task, size), task)
+    save_model(path, _endless(method))
+    predictor = Predictor(load_model(path))
+    questions = []
+    for file in sorted((photos / "new").rglob("*.png")):
+        small = BytesIO()
+        with Image.open(file) as image:
+            image.save(small, "PNG")
+        pixels = torch.from_numpy(decode(BytesIO(small.getvalue()), size)).permute(2, 0, 1)[None]
+        questions.append((small.getvalue(), predictor(pixels.contiguous(), top=3)[0]))
+    return questions
+
+
+def _endless(method: Method) -> Method:
+    if isinstance(method, Clom):
+        plan = method.settings.learning.plan.model_copy(update={"epochs": 100_000})  # type: ignore[attr-defined]
+        learning = method.settings.learning.model_copy(update={"plan": plan})  # type: ignore[attr-defined]
+        method.settings = method.settings.model_copy(update={"learning": learning})
+    return method
+
+
+@contextmanager
+def server(path: Path, threads: int) -> Iterator[Client]:
+    command = [sys.executable, "-m", "clom", "serve", str(path), "--port", "0", "--threads", str(threads)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        address = next(line for line in process.stdout if "http://" in line).split()[1]
+        client = Client(address)
+        until = time.monotonic() + 60
+        while True:
+            try:
+                client.model()
+                break
+            except Exception:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        yield client
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        process.stdout.close()
+
+
+def measure(name: str, photos: Path, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    path = folder / f"{name.replace(', ', '-').replace(' ', '')}.safetensors"
+    questions = prepare(MODELS[name][1], photos, path)
+    one, many = Tally(), Tally()
+    with server(path, options.threads) as client:
+        host, _, port = client.url.removeprefix("http://").partition(":")
+        place = host, int(port)
+        stars = sorted((photos / "shapes" / "stars").iterdir())
+        lesson = client.teach({"night": stars[:10], "day": stars[10:20]}, "load")
+        asyncio.run(ask_for(place, questions, options.connections, 2.0))  # warm
+        teaching = []
+        for _ in range(ROUNDS):
+            one.add(asyncio.run(ask_for(place, questions, 1, options.seconds / ROUNDS / 2)))
+            many.add(asyncio.run(ask_for(place, questions, options.connections, options.seconds / ROUNDS)))
+            teaching.append(client.job(lesson["id"])["state"])
+        with client.request("GET", "/metrics") as response:
+            batches = mean_batch(response.read().decode())
+        client.cancel(lesson["id"])
+    gain = many.per_second / one.per_second if one.per_second else 0.0
+    return {
+        "model": name,
+        "about": MODELS[name][0],
+        "one_at_a_time": one.to_json(),
+        "many_at_once": many.to_json(),
+        "connections": options.connections,
+        "mean_batch": batches,
+        "gain": round(gain, 2),
+        "lesson": teaching,
+    }
+
+
+def mean_batch(metrics: str) -> float:
+    values = {line.split()[0]: float(line.split()[1]) for line in metrics.splitlines() if "batch_pictures_" in line}
+    return round(values["clom_batch_pictures_sum"] / max(1.0, values["clom_batch_pictures_count"]), 2)
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+
+
+def page(found: Sequence[dict[str, Any]], about: dict[str, Any], load: Sequence[float], seconds: float) -> str:
+    lines = [
+        "# Serving under load",
+        "",
+        f"`python -m benchmarks.load`: {seconds:.0f} s of questions on many connections and half as long on one, in "
+        f"{ROUNDS} rounds that take turns, to one `clom serve` on loopback **while it is being taught**; server, "
+        "lesson and clients share the machine. Every answer was compared with the model's own.",
+        "",
+        f"{about['processor']}, {about['cores']} cores, torch {about['packages']['torch']}; load average "
+        f"{load[0]:.1f} before and {load[1]:.1f} after (other work ran on the machine if it is above the cores).",
+        "",
+        "| model | one at a time /s | p99 ms | at once /s | p50 ms | p99 ms | mean batch | gain | wrong | failed |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for each in found:
+        one, many = each["one_at_a_time"], each["many_at_once"]
+        lines.append(
+            f"| {each['about']} | {one['per_second']} | {one['p99_ms']} | {many['per_second']} | {many['p50_ms']} | "
+            f"{many['p99_ms']} | {each['mean_batch']} | **{each['gain']}x** | {one['wrong'] + many['wrong']} | "
+            f"{one['failed'] + many['failed']} |"
+        )
+    total = sum(each["one_at_a_time"]["requests"] + each["many_at_once"]["requests"] for each in found)
+    lines += ["", f"{total} answers in all, on {found[0]['connections']} connections; the aim is {LEAST_GAIN:g}x.", ""]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="of many connections, for each model")
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--only", default=",".join(MODELS), help="some of the models, separated by commas and slashes")
+    parser.add_argument("--threads", type=int, default=machine.cores(), help="for the server")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--quick", action="store_true", help="the small model for three seconds: does it work?")
+    options = parser.parse_args(arguments)
+    names = list(MODELS)[:1] if options.quick else [name for name in MODELS if name in options.only]
+    options.seconds = 3.0 if options.quick else options.seconds
+    torch.set_num_threads(1)
+    before = os.getloadavg()[0]
+    found = []
+    with tempfile.TemporaryDirectory() as place:
+        photos = Path(place) / "photos"
+        write_example_photos(photos, per_class=20, per_class_new=4)
+        for name in names:
+            found.append(measure(name, photos, Path(place), options))
+            print(json.dumps(found[-1], indent=2))
+    about = machine.describe()
+    load = before, os.getloadavg()[0]
+    content = {"machine": about, "load_average": load, "seconds": options.seconds, "models": found}
+    write_safely(options.out / "serving.json", json.dumps(content, indent=2).encode())
+    write_safely(options.out / "serving.md", page(found, about, load, options.seconds).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""`clom serve`: a page to ask and to teach a model."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from clom.cli.learn import say
+from clom.errors import UserError
+
+
+def serve_command(
+    model: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: Annotated[int, Parameter(validator=Number(gte=0, lt=65536))] = 8000,
+    read_only: bool = False,
+    token: Annotated[str | None, Parameter(env_var="CLOM_TOKEN")] = None,
+    method: str | None = None,
+    backbone: str | None = None,
+    threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    batch: Annotated[int, Parameter(validator=Number(gte=1))] = 32,
+    niceness: Annotated[int, Parameter(validator=Number(gte=0, lte=19))] = 10,
+) -> None:
+    """Open a page in the browser to ask a model and to teach it, and an API for other programs. Ctrl-C ends it.
+
+    Only programs on this machine can reach it, unless you choose another address.
+
+    Parameters
+    ----------
+    model
+        The model file; an empty one is made if it is not there.
+    host
+        The address to listen on; 0.0.0.0 is every address of this machine.
+    port
+        The port to listen on; 0 takes any that is free.
+    read_only
+        Answer, but do not learn.
+    token
+        A secret of your choice that whoever teaches must know. Needed for teaching on any other address than this
+        machine's own. The environment variable CLOM_TOKEN does not show it to other users of this machine.
+    method
+        For a new model: clom (the default), ncm or slda.
+    backbone
+        For a new model: efficientnet-lite0 (pretrained, the default) or resnet-18.
+    threads
+        Threads to compute with; by default one per core.
+    batch
+        How many pictures that come at the same time are computed together, at most; 1 computes each alone.
+    niceness
+        How far learning stands back behind answers and other programs, from 0 to 19.
+    """
+    try:
+        import uvicorn
+
+        from clom.serve.app import make_app
+    except ModuleNotFoundError as problem:
+        raise UserError(f"The page needs the package {problem.name}: pip install 'clom[serve]'") from None
+    from clom import machine
+    from clom.serve.security import Access
+    from clom.serve.service import Service
+
+    if token is not None and not token.strip():
+        raise UserError("The token is empty. Choose one that nobody guesses, or leave it out.")
+    machine.tune_process(threads)
+    console = Console()
+    listener = _listen(host, port)
+    with listener:
+        _make_if_missing(console, model, method, backbone)
+        access = Access(host, token, read_only)
+        service = Service(model, access, threads=threads, most=batch, niceness=niceness)
+        _say_where(console, access, listener.getsockname()[1])
+        config = uvicorn.Config(
+            make_app(service),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=500,
+            timeout_graceful_shutdown=2,
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+    say(console, "Stopped.")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Before anything is loaded, so that a taken port is known at once."""
+    try:
+        family = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=512)
+    except OSError as problem:
+        advice = "Choose another with --port." if "in use" in str(problem) else "Is that an address of this machine?"
+        raise UserError(f"Cannot listen on {host}, port {port}: {problem.strerror or problem}. {advice}") from None
+
+
+def _make_if_missing(console: Console, model: Path, method: str | None, backbone: str | None) -> None:
+    from clom.model.store import save_model
+    from clom.model.teaching import make_learner
+
+    if not model.exists():
+        save_model(model, make_learner(method, backbone, None))
+        say(console, f"{model} is new and has learned nothing yet.")
+
+
+def _say_where(console: Console, access: object, port: int) -> None:
+    from clom.serve.security import Access
+
+    assert isinstance(access, Access)
+    name = access.host.strip("[]")
+    shown = f"[{name}]" if ":" in name else name
+    say(console, f"Open http://{shown}:{port} in a browser. Ctrl-C ends it.")
+    if access.read_only:
+        say(console, "It answers, but does not learn: read-only.")
+    elif not access.teaching:
+        say(console, "It answers, but does not learn: beyond this machine teaching needs --token.")
+    elif access.token is not None:
+        say(console, "Whoever teaches has to enter the token.")
+    if not access.local:
+        say(console, "Others on the network can reach it, and what they send is not encrypted.")

@@ -1,0 +1,246 @@
+"""The routes: what the page and other programs can ask for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from clom.errors import UserError
+from clom.model.predict import FALSE_REJECTION
+from clom.serve import schemas
+from clom.serve.engine import NothingLearned
+from clom.serve.jobs import Busy, NoSuchJob
+from clom.serve.kept import Unreadable
+from clom.serve.lessons import begin_lesson
+from clom.serve.metrics import Counting
+from clom.serve.security import REPORT_POLICY, Guard
+from clom.serve.service import Service
+from clom.serve.uploads import decode_all, pictures_to_ask
+
+_ASSETS = {
+    "index.html": "text/html",
+    "docs.html": "text/html",
+    "style.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    **dict.fromkeys(
+        ("app.js", "api.js", "ask.js", "teach.js", "inside.js", "dom.js", "camera.js", "docs.js"), "text/javascript"
+    ),
+}
+_STATUS = {Busy: 409, NothingLearned: 409, NoSuchJob: 404}
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": schemas.Problem, "description": "Refused, with the reason."}
+}
+_bearer = HTTPBearer(auto_error=False, description="The token that the server was started with, if it was.")
+
+
+def make_app(service: Service) -> FastAPI:
+    """The whole application around a service."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with service.running():
+            yield
+
+    app = FastAPI(
+        title="CLOM",
+        summary="Ask a model what is on pictures, and teach it new classes. Nothing learned before changes by a bit.",
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses=_PROBLEMS,
+    )
+    _add_errors(app)
+    _add_page(app, service)
+    _add_answers(app, service)
+    _add_lessons(app, service)
+    app.add_middleware(Counting, metrics=service.metrics)
+    app.add_middleware(Guard, access=service.access, limits=service.limits)
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Every problem has the same form: what was wrong and what to do."""
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, problem: HTTPException) -> Response:
+        return JSONResponse({"error": str(problem.detail)}, problem.status_code, problem.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, problem: RequestValidationError) -> Response:
+        first = problem.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        return JSONResponse({"error": f"{where}: {first['msg']}"}, 422)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_: Request, __: ClientDisconnect) -> Response:
+        return JSONResponse({"error": "The connection broke before everything had come."}, 400)
+
+    @app.exception_handler(UserError)
+    async def mistaken(_: Request, problem: UserError) -> Response:
+        return JSONResponse({"error": str(problem)}, _STATUS.get(type(problem), 422))
+
+
+def _add_page(app: FastAPI, service: Service) -> None:
+    folder = files("clom.serve") / "page"
+    assets = {name: (folder / name).read_bytes() for name in _ASSETS}
+
+    def asset(name: str) -> Response:
+        if name not in assets:
+            raise HTTPException(404, "There is no such page.")
+        return Response(assets[name], media_type=_ASSETS[name])
+
+    app.get("/", include_in_schema=False)(lambda: asset("index.html"))
+    app.get("/docs", include_in_schema=False)(lambda: asset("docs.html"))
+    app.get("/page/{name}", include_in_schema=False)(asset)
+
+    @app.get("/report", include_in_schema=False)
+    def report() -> Response:
+        if service.report is None:
+            raise HTTPException(404, "No report lies beside this model.")
+        content = service.report.read_bytes()
+        return HTMLResponse(content, headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+def _add_answers(app: FastAPI, service: Service) -> None:
+    @app.get("/health", response_model=schemas.Health, summary="Whether it answers")
+    async def health() -> dict[str, Any]:
+        served = service.engine.served
+        tasks = len(served.task_names)
+        return {"status": "ok", "model": served.version, "tasks": tasks, "teaching": service.jobs.teaching}
+
+    @app.get("/metrics", response_class=PlainTextResponse, summary="Counts and times, for Prometheus")
+    async def metrics() -> str:
+        served, job = service.engine.served, service.jobs.current
+        return service.metrics.text(
+            {
+                "clom_tasks": ("Tasks learned.", len(served.task_names)),
+                "clom_classes": ("Classes learned.", len(served.task_of_class)),
+                "clom_teaching": ("1 while a lesson goes on.", service.jobs.teaching),
+                "clom_lesson_progress": ("How far the latest lesson is.", job.share if job else 0.0),
+            }
+        )
+
+    @app.get("/model", response_model=schemas.ModelOut, summary="All about the model")
+    async def model() -> Response:
+        return JSONResponse(service.about())
+
+    @app.get("/model/inspection", summary="Proof that nothing was forgotten, and how well tasks are told apart")
+    async def inspection() -> dict[str, Any]:
+        return await service.inspection()
+
+    @app.post("/predict", response_model=schemas.Answers, openapi_extra=schemas.ASK_BODY, summary="What is on pictures")
+    async def predict(
+        request: Request,
+        task: Annotated[str | None, Query(description="Choose among the classes of this task only.")] = None,
+        top: Annotated[int, Query(ge=1, le=1000, description="How many of the likeliest classes to name.")] = 3,
+        false_rejection: Annotated[
+            float, Query(ge=0, lt=1, description="Share of pictures of known classes that may be called unknown.")
+        ] = FALSE_REJECTION,
+    ) -> Response:
+        started = time.perf_counter()
+        uploads = await pictures_to_ask(request, service.limits)
+        found = await decode_all(uploads, service.decoders, service.engine.served.size, service.limits)
+        squares = [square for square in found if not isinstance(square, Unreadable)]
+        if not squares:
+            bad = [file for file in found if isinstance(file, Unreadable)]
+            text = bad[0].reason if len(bad) == 1 else f"none of {len(bad)} files is a picture that can be read"
+            return JSONResponse({"error": text, "unreadable": [vars(file) for file in bad]}, 422)
+        replies = await service.engine.ask(torch.from_numpy(np.stack(squares)), task, top, false_rejection)
+        answers = iter(replies.answers)
+        shown: list[dict[str, Any]] = []
+        for upload, decoded in zip(uploads, found, strict=True):
+            if isinstance(decoded, Unreadable):
+                shown.append({"file": upload.name, "error": decoded.reason})
+            else:
+                answer = next(answers)
+                service.metrics.answers["unknown" if answer.unknown else "known"] += 1
+                shown.append({"file": upload.name, **answer.to_json()})
+        service.metrics.seconds.observe(time.perf_counter() - started)
+        asked = {"task": task, "false_rejection": false_rejection}
+        return JSONResponse({"model": replies.version, **asked, "answers": shown})
+
+
+def _add_lessons(app: FastAPI, service: Service) -> None:
+    jobs = service.jobs
+
+    def may_teach(request: Request, _: Annotated[Any, Depends(_bearer)]) -> None:
+        """Refuse early: nothing of the body has been read."""
+        access = service.access
+        if not access.teaching:
+            reason = "it was started read-only" if access.read_only else "beyond this machine it needs a token"
+            raise HTTPException(403, f"This server does not learn: {reason}.")
+        if not access.knows(request.headers.get("authorization")):
+            raise HTTPException(401, "Teaching needs the right token.", {"WWW-Authenticate": "Bearer"})
+
+    allowed = [Depends(may_teach)]
+
+    @app.post(
+        "/tasks",
+        status_code=202,
+        dependencies=allowed,
+        response_model=schemas.JobOut,
+        openapi_extra=schemas.TEACH_BODY,
+        summary="Teach new classes",
+    )
+    async def teach(request: Request) -> Response:
+        return await begin_lesson(service, request)
+
+    @app.get("/jobs", response_model=schemas.JobList, summary="Lessons, the latest first")
+    async def all_jobs() -> dict[str, Any]:
+        return {"jobs": [job.to_json() for job in reversed(jobs.all)]}
+
+    @app.get("/jobs/{number}", response_model=schemas.JobOut, summary="How far a lesson is")
+    async def one_job(number: str) -> dict[str, Any]:
+        return jobs.get(number).to_json()
+
+    @app.get(
+        "/jobs/{number}/events",
+        summary="The same, again whenever it changes, until the lesson is over",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events with a job each."}},
+    )
+    async def events(number: str) -> Response:
+        job = jobs.get(number)
+
+        async def lines() -> AsyncIterator[str]:
+            async for state in jobs.changes(job):
+                yield ": still there\n\n" if state is None else f"event: job\ndata: {json.dumps(state)}\n\n"
+
+        return StreamingResponse(lines(), media_type="text/event-stream")
+
+    @app.post(
+        "/jobs/{number}/resume",
+        status_code=202,
+        dependencies=allowed,
+        response_model=schemas.JobOut,
+        summary="Go on with a lesson that was interrupted",
+    )
+    async def resume(number: str) -> dict[str, Any]:
+        job = jobs.get(number)
+        await jobs.resume(job)
+        return job.to_json()
+
+    @app.delete(
+        "/jobs/{number}",
+        dependencies=allowed,
+        response_model=schemas.JobOut,
+        summary="Give a lesson up; the model stays as it was",
+    )
+    async def cancel(number: str) -> dict[str, Any]:
+        job = jobs.get(number)
+        await jobs.cancel(job)
+        return job.to_json()

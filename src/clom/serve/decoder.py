@@ -1,0 +1,70 @@
+"""The process that decodes pictures: little memory, no torch, no files, and nothing to lose if it is killed.
+
+It is told on its input: side of the square, number of bytes, the bytes; it answers with a status, a number of bytes,
+and those: the square `[side, side, 3]`, or what is wrong. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from io import BytesIO
+
+from clom.data.decoding import decode
+from clom.errors import DataError
+
+QUESTION, REPLY = struct.Struct(">II"), struct.Struct(">BI")
+GOOD, BAD = 0, 1
+
+
+def main() -> None:
+    memory, seconds = int(sys.argv[1]), int(sys.argv[2])
+    decode_or_reason(b"", 1)  # loads pillow's formats while there is memory for it
+    limit(memory)
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    while len(header := source.read(QUESTION.size)) == QUESTION.size:
+        size, length = QUESTION.unpack(header)
+        alarm(seconds)
+        status, content = decode_or_reason(source.read(length), size)
+        alarm(0)
+        target.write(REPLY.pack(status, len(content)) + content)
+        target.flush()
+
+
+def decode_or_reason(content: bytes, size: int) -> tuple[int, bytes]:
+    try:
+        if not content:
+            raise DataError("the file is empty")
+        return GOOD, decode(BytesIO(content), size).tobytes()
+    except DataError as problem:
+        return BAD, str(problem).encode()
+    except MemoryError:
+        return BAD, b"too large for the memory it may use"
+
+
+def limit(memory: int) -> None:
+    """So much more memory than now, and no files of any size; where the system can do that."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            held = int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return  # not Linux: other systems do not keep to the limit anyway
+    resource.setrlimit(resource.RLIMIT_AS, (held + memory, held + memory))
+
+
+def alarm(seconds: int) -> None:
+    """End of the process after so many seconds, even if whoever waits for it is gone; 0 takes it back."""
+    if sys.platform != "win32":
+        import signal
+
+        signal.alarm(seconds)
+
+
+if __name__ == "__main__":
+    main()

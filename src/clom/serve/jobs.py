@@ -1,0 +1,266 @@
+"""Lessons: one at a time, with progress that anybody can follow, and nothing lost when they end early."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from clom import machine
+from clom.errors import UserError
+from clom.locks import Lock
+from clom.model.teaching import remove_leftovers
+from clom.serve.background import Background
+from clom.serve.engine import Engine
+from clom.serve.kept import Assignment, Kept, Unreadable
+
+State = Literal["preparing", "learning", "checking", "done", "failed", "cancelled", "interrupted"]
+RUNNING = ("preparing", "learning", "checking")
+WAITING = ("failed", "interrupted")
+"""Ended, but its pictures are kept: it can go on or be given up."""
+
+_REMEMBERED = 20
+_SECONDS_BETWEEN_SIGNS_OF_LIFE = 15.0
+
+
+class Busy(UserError):
+    """Another lesson is in the way."""
+
+
+class NoSuchJob(UserError):
+    """Nothing is known under this number."""
+
+
+@dataclass(eq=False)
+class Job:
+    """One lesson and how far it is."""
+
+    assignment: Assignment
+    state: State = "preparing"
+    phase: str = ""
+    share: float = 0.0
+    problem: str = ""
+    estimate: float | None = None
+    lesson: dict[str, Any] | None = None
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    learning_since: float | None = None
+    saved: bool = False
+    revision: int = 0
+
+    @property
+    def over(self) -> bool:
+        return self.state not in RUNNING
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By the pace so far; by the estimate as long as there is none."""
+        if self.over:
+            return None
+        passed = 0.0 if self.learning_since is None else time.monotonic() - self.learning_since
+        if self.share > 0.1:
+            return max(0.0, passed / self.share * (1 - self.share))
+        return None if self.estimate is None else max(0.0, self.estimate - passed)
+
+    def to_json(self) -> dict[str, Any]:
+        plan = self.assignment
+        return {
+            "id": plan.id,
+            "task": plan.name,
+            "classes": [{"name": name, "pictures": n} for name, n in zip(plan.class_names, plan.counts, strict=True)],
+            "unreadable": [{"file": file.file, "reason": file.reason} for file in plan.unreadable],
+            "state": self.state,
+            "phase": self.phase,
+            "progress": round(self.share, 4),
+            "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
+            "problem": self.problem,
+            "lesson": self.lesson,
+            "checks": self.checks,
+        }
+
+
+class Jobs:
+    """The lessons of one model."""
+
+    def __init__(self, engine: Engine, niceness: int = 10) -> None:
+        self.engine, self.kept, self.niceness = engine, Kept(engine.path), niceness
+        self._jobs: dict[str, Job] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._worker: Background | None = None
+        self._changed = asyncio.Condition()
+        left = self.kept.read()
+        if left is not None and left.name in engine.served.task_names:
+            self.kept.remove()  # the end came between the last two steps: learned, but not yet tidied up
+        elif left is not None:
+            self._jobs[left.id] = Job(left, state="interrupted")
+
+    @property
+    def current(self) -> Job | None:
+        """The lesson that was begun last."""
+        return next(reversed(self._jobs.values()), None)
+
+    @property
+    def all(self) -> list[Job]:
+        """Those that are remembered, in the order in which they were begun."""
+        return list(self._jobs.values())
+
+    @property
+    def teaching(self) -> bool:
+        return self.current is not None and not self.current.over
+
+    def get(self, number: str) -> Job:
+        if number not in self._jobs:
+            raise NoSuchJob(f"There is no lesson '{number[:40]}'.")
+        return self._jobs[number]
+
+    def check_free(self) -> None:
+        """Refuse a new lesson as long as another one is under way or waits for a decision."""
+        job = self.current
+        if job is not None and not job.over:
+            raise Busy(f"'{job.assignment.name}' is being learned. One lesson at a time: wait for it, or cancel it.")
+        if job is not None and job.state in WAITING:
+            raise Busy(f"The lesson '{job.assignment.name}' is not finished. Go on with it, or give it up first.")
+
+    async def begin(
+        self,
+        name: str,
+        class_names: Sequence[str],
+        pixels: Tensor,
+        labels: Sequence[int],
+        unreadable: Sequence[Unreadable] = (),
+    ) -> Job:
+        self.check_free()
+        counts = tuple(labels.count(label) for label in range(len(class_names)))
+        assignment = Assignment(secrets.token_hex(8), name, tuple(class_names), counts, tuple(unreadable))
+        job = Job(assignment)
+        self._jobs[assignment.id] = job  # at once: nobody else can begin while the pictures are written
+        for old in list(self._jobs)[:-_REMEMBERED]:
+            del self._jobs[old]
+        try:
+            await asyncio.to_thread(self.kept.write, assignment, pixels, labels)
+        except OSError as problem:
+            del self._jobs[assignment.id]
+            raise UserError(f"The pictures cannot be kept beside the model: {problem.strerror or problem}.") from None
+        if job.over:  # cancelled meanwhile
+            self.kept.remove()
+        else:
+            self._running = asyncio.create_task(self._run(job))
+        return job
+
+    async def resume(self, job: Job) -> None:
+        """Do a lesson that ended early once more, with the same pictures: the result is the same."""
+        if job is not self.current or job.state not in WAITING:
+            raise Busy("Only a lesson that ended early can go on.")
+        job.state, job.problem, job.share, job.learning_since = "preparing", "", 0.0, None
+        self._running = asyncio.create_task(self._run(job))
+        await self._tell(job)
+
+    async def cancel(self, job: Job) -> None:
+        """Give a lesson up. The model stays as it was, unless it had learned everything by then."""
+        if job.state in WAITING:
+            await asyncio.to_thread(self.kept.remove)
+            job.state = "cancelled"
+            await self._tell(job)
+        elif not job.over:
+            if self._running is not None:
+                self._running.cancel()
+                await asyncio.wait([self._running])
+            if self._worker is not None:
+                await self._worker.end()
+            learned = await self._learned(job)
+            await asyncio.to_thread(self._tidy)
+            job.state = "done" if learned else "cancelled"
+            self._share_cores()
+            await self._tell(job)
+
+    async def stop(self) -> None:
+        """The end of the server: a lesson that goes on is interrupted, its pictures stay."""
+        if self._running is not None and not self._running.done():
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        if self._worker is not None:
+            await self._worker.end()
+
+    async def changes(self, job: Job) -> AsyncIterator[dict[str, Any] | None]:
+        """How it is now, and again whenever that changes, until it is over; None now and then as a sign of life."""
+        while True:
+            seen = job.revision
+            yield job.to_json()
+            if job.over:
+                return
+            while not await self._differs(job, seen):
+                yield None
+
+    async def _differs(self, job: Job, seen: int) -> bool:
+        """True as soon as there is news; False after a while without."""
+        async with self._changed:
+            news = self._changed.wait_for(lambda: job.revision != seen)
+            try:
+                return await asyncio.wait_for(news, _SECONDS_BETWEEN_SIGNS_OF_LIFE)
+            except TimeoutError:
+                return False
+
+    async def _run(self, job: Job) -> None:
+        try:
+            await self._learn(job)
+        except Exception as problem:  # a lesson must end in some way that can be seen
+            job.state, job.problem = "failed", f"The lesson ended unexpectedly: {problem or type(problem).__name__}"
+        self._share_cores()
+        await self._tell(job)
+
+    async def _learn(self, job: Job) -> None:
+        teaching, _ = self._share_cores()
+        self._worker = Background("learn", self.engine.path, teaching, self.niceness)
+        async for event in self._worker.events():
+            self._note(job, event)
+            await self._tell(job)
+        learned = await self._learned(job)
+        if learned:
+            await asyncio.to_thread(self._tidy)
+            job.state, job.share = "done", 1.0
+        else:
+            job.state = "failed"
+            job.problem = job.problem or "The lesson ended unexpectedly. The model is as it was."
+
+    def _note(self, job: Job, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "plan":
+            job.estimate, job.state, job.learning_since = event["seconds"], "learning", time.monotonic()
+        elif kind == "step":
+            job.phase, job.share = event["phase"], event["share"]
+        elif kind == "saved":
+            job.state, job.share, job.saved = "checking", 1.0, True
+        elif kind == "done":
+            job.lesson, job.checks = event["lesson"], event["checks"]
+        elif kind == "problem":
+            job.problem = event["text"]
+
+    async def _learned(self, job: Job) -> bool:
+        """Whether the model file knows the task by now; from here on the answers do, too."""
+        await self.engine.refresh()
+        return job.assignment.name in self.engine.served.task_names
+
+    def _tidy(self) -> None:
+        self.kept.remove()
+        try:
+            with Lock(self.engine.path):
+                remove_leftovers(self.engine.path)
+        except UserError:
+            pass  # somebody teaches from the command line: they tidy up themselves
+
+    def _share_cores(self) -> tuple[int, int]:
+        """Threads for learning and for answers: together as many as there are cores."""
+        cores = self.engine.threads or machine.cores()
+        teaching = max(1, cores - 1) if self.teaching else 0
+        answering = max(1, cores - teaching)
+        self.engine.use_threads(answering)
+        return max(1, teaching), answering
+
+    async def _tell(self, job: Job) -> None:
+        job.revision += 1
+        async with self._changed:
+            self._changed.notify_all()

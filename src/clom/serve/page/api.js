@@ -1,0 +1,81 @@
+// Everything that is asked of the server. Errors are texts that can be shown as they are.
+
+export class Refused extends Error {
+  constructor(status, text) { super(text); this.status = status; }
+}
+
+const TOKEN = "clom-token";
+
+/** Kept for this tab only. */
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN) ?? "",
+  set: (value) => sessionStorage.setItem(TOKEN, value),
+};
+
+const authorization = () => (token.get() ? { Authorization: `Bearer ${token.get()}` } : {});
+
+async function read(response) {
+  let content = {};
+  try { content = await response.json(); } catch { /* an answer without a body */ }
+  if (!response.ok) throw new Refused(response.status, content.error ?? `The server answered with status ${response.status}.`);
+  return content;
+}
+
+async function ask(path, options = {}) {
+  let response;
+  try { response = await fetch(path, options); } catch { throw new Error("The server does not answer. Is it still running?"); }
+  return read(response);
+}
+
+export const model = () => ask("/model");
+export const inspection = () => ask("/model/inspection");
+export const jobs = async () => (await ask("/jobs")).jobs;
+export const cancel = (id) => ask(`/jobs/${encodeURIComponent(id)}`, { method: "DELETE", headers: authorization() });
+export const resume = (id) => ask(`/jobs/${encodeURIComponent(id)}/resume`, { method: "POST", headers: authorization() });
+
+export function predict(files, { task = "", top = 5 } = {}) {
+  const form = new FormData();
+  for (const file of files) form.append("pictures", file, file.name);
+  const query = new URLSearchParams({ top, ...(task ? { task } : {}) });
+  return ask(`/predict?${query}`, { method: "POST", body: form });
+}
+
+/** Send a lesson; `onSent` is told which share of it has left. */
+export function teach(name, classes, onSent) {
+  const form = new FormData();
+  if (name) form.append("name", name);
+  for (const { label, files } of classes) {
+    for (const file of files) {
+      form.append("labels", label);
+      form.append("pictures", file, file.name);
+    }
+  }
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("POST", "/tasks");
+    for (const [header, value] of Object.entries(authorization())) request.setRequestHeader(header, value);
+    request.upload.addEventListener("progress", (event) => event.lengthComputable && onSent(event.loaded / event.total));
+    request.addEventListener("error", () => reject(new Error("The pictures could not be sent. Is the server still running?")));
+    request.addEventListener("load", () => {
+      let content = {};
+      try { content = JSON.parse(request.responseText); } catch { /* shown by its status */ }
+      if (request.status < 400) resolve(content);
+      else reject(new Refused(request.status, content.error ?? `The server answered with status ${request.status}.`));
+    });
+    request.send(form);
+  });
+}
+
+/** Tell `onJob` how a lesson is, until it is over. Connections that break are made again. */
+export function follow(id, onJob, onLost) {
+  const source = new EventSource(`/jobs/${encodeURIComponent(id)}/events`);
+  source.addEventListener("job", (event) => {
+    const job = JSON.parse(event.data);
+    if (isOver(job)) source.close();
+    onJob(job);
+  });
+  source.addEventListener("error", () => onLost());
+  return () => source.close();
+}
+
+export const isOver = (job) => !["preparing", "learning", "checking"].includes(job.state);

@@ -1,0 +1,153 @@
+// Ask: pictures in, answers out. The slider judges answers that are already there; nothing is asked twice for it.
+
+import * as api from "./api.js";
+import { setUp as setUpCamera } from "./camera.js";
+import { acceptDrops, bar, byId, count, make, percent, show } from "./dom.js";
+
+const AT_ONCE = 8;
+const entries = []; // { file, url, card, answer, problem }, the latest first
+let about = null;
+
+export function setUp() {
+  const input = byId("ask-files");
+  input.addEventListener("change", () => { add([...input.files]); input.value = ""; });
+  acceptDrops(byId("ask-drop"), add);
+  document.addEventListener("paste", (event) => {
+    if (!byId("ask").hidden && event.clipboardData.files.length) add([...event.clipboardData.files]);
+  });
+  setUpCamera((file) => add([file]));
+  byId("ask-rate").addEventListener("input", () => { showCost(); entries.forEach(judge); showCount(); });
+  byId("ask-task").addEventListener("change", () => { showTaskHint(); ask(entries.slice()); });
+  byId("ask-clear").addEventListener("click", clear);
+}
+
+/** The model may be another one: its tasks and costs are shown anew. */
+export function update(model) {
+  about = model;
+  const chosen = byId("ask-task").value;
+  const options = [make("option", { value: "" }, "all classes")];
+  for (const task of about.tasks) options.push(make("option", { value: task.name }, `only ${task.name}: ${task.classes.join(", ")}`));
+  byId("ask-task").replaceChildren(...options);
+  byId("ask-task").value = about.tasks.some((task) => task.name === chosen) ? chosen : "";
+  const classes = about.tasks.flatMap((task) => task.classes);
+  show(byId("ask-empty"), classes.length === 0);
+  show(byId("ask-drop"), classes.length > 0);
+  show(byId("ask-controls"), classes.length > 0);
+  byId("ask-lead").textContent = classes.length ? `It knows ${listed(classes)}.` : "";
+  showTaskHint();
+  showCost();
+}
+
+function listed(names) {
+  if (names.length > 12) return `${names.slice(0, 11).join(", ")} and ${names.length - 11} more`;
+  return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
+}
+
+function showTaskHint() {
+  byId("ask-task-hint").textContent = byId("ask-task").value
+    ? "You say which task the pictures belong to; it only chooses the class."
+    : "It finds out the task, too.";
+}
+
+const rate = () => Number(byId("ask-rate").value) / 100;
+
+function showCost() {
+  const value = Number(byId("ask-rate").value);
+  const text = value === 0 ? "hardly ever" : percent(rate());
+  byId("ask-rate-value").textContent = text;
+  byId("ask-rate").setAttribute("aria-valuetext", text);
+  const { held_out: held, costs } = about.rejection;
+  const lost = Math.round(costs[value] * held);
+  byId("ask-cost").textContent = held
+    ? `Costs: of ${count(held, "picture")} of known classes that were held out, ${lost === 0 ? "none" : `${lost} (${percent(costs[value], 1)})`} would be called unknown.`
+    : "What that costs is not known: no pictures were held out.";
+}
+
+function add(files) {
+  if (!files.length) return;
+  const fresh = files.map((file) => ({ file, url: URL.createObjectURL(file), card: make("li", { class: "card" }), answer: null, problem: "" }));
+  entries.unshift(...fresh);
+  fresh.forEach(draw);
+  byId("ask-results").prepend(...fresh.map((entry) => entry.card));
+  showCount();
+  ask(fresh);
+}
+
+async function ask(asked) {
+  const task = byId("ask-task").value;
+  for (let start = 0; start < asked.length; start += AT_ONCE) {
+    const part = asked.slice(start, start + AT_ONCE);
+    for (const entry of part) entry.card.classList.add("waiting");
+    try {
+      const { answers } = await api.predict(part.map((entry) => entry.file), { task });
+      part.forEach((entry, place) => { entry.answer = answers[place].error ? null : answers[place]; entry.problem = answers[place].error ?? ""; });
+    } catch (problem) {
+      for (const entry of part) { entry.answer = null; entry.problem = problem.message; }
+    }
+    part.forEach(draw);
+  }
+  showCount();
+  const last = asked.length === 1 ? asked[0] : null;
+  byId("ask-said").textContent = last ? `${last.file.name}: ${verdict(last)}` : `${count(asked.length, "picture")} answered.`;
+}
+
+const isUnknown = (answer) => answer.familiarity !== null && answer.familiarity <= rate();
+
+function verdict(entry) {
+  if (entry.problem) return entry.problem;
+  if (!entry.answer) return "…";
+  return isUnknown(entry.answer) ? "unknown" : entry.answer.guesses[0].class_name;
+}
+
+function judge(entry) {
+  if (!entry.answer) return;
+  const unknown = isUnknown(entry.answer);
+  entry.card.classList.toggle("unknown", unknown);
+  const best = entry.answer.guesses[0];
+  entry.card.querySelector(".verdict").textContent = unknown ? "Unknown" : best.class_name;
+  entry.card.querySelector(".why").textContent = unknown
+    ? `Like nothing it learned; most like ${best.class_name}.`
+    : `Task: ${best.task}`;
+}
+
+function draw(entry) {
+  const { file, url, card, answer, problem } = entry;
+  const image = make("img", { src: url, alt: `Your picture ${file.name}` });
+  image.addEventListener("error", () => image.replaceWith(make("div", { class: "no-picture" }, "no preview")));
+  card.classList.remove("waiting", "unknown", "failed");
+  const text = make("div", { class: "card-text" });
+  if (answer) {
+    const bars = answer.guesses.map((guess) =>
+      make("li", {}, make("span", { class: "name" }, guess.class_name), make("span", { class: "number" }, percent(guess.confidence)), bar(guess.confidence)));
+    text.append(
+      make("h3", { class: "verdict" }), make("p", { class: "why" }),
+      make("ul", { class: "bars", "aria-label": "Likeliest classes" }, bars),
+      make("p", { class: "hint" }, familiarity(answer)));
+  } else if (problem) {
+    card.classList.add("failed");
+    text.append(make("h3", { class: "verdict" }, "No answer"), make("p", { class: "why" }, problem));
+  } else {
+    card.classList.add("waiting");
+    text.append(make("h3", { class: "verdict" }, "Looking …"));
+  }
+  card.replaceChildren(make("div", { class: "frame" }, image), make("p", { class: "file" }, file.name), text);
+  judge(entry);
+}
+
+function familiarity(answer) {
+  if (answer.familiarity === null) return "";
+  return `About ${percent(answer.familiarity)} of the pictures of ${answer.guesses[0].task} look no more typical.`;
+}
+
+function showCount() {
+  show(byId("ask-head"), entries.length > 0);
+  const unknown = entries.filter((entry) => entry.answer && isUnknown(entry.answer)).length;
+  byId("ask-count").textContent = `${count(entries.length, "picture")}${unknown ? `, ${unknown} unknown` : ""}`;
+}
+
+function clear() {
+  for (const entry of entries.splice(0)) { URL.revokeObjectURL(entry.url); entry.card.remove(); }
+  showCount();
+  byId("ask-said").textContent = "Cleared.";
+  byId("ask-files").focus();
+}

@@ -1,0 +1,124 @@
+// Look inside: what was learned when, what of the network it takes, and how well tasks are told apart.
+
+import * as api from "./api.js";
+import { byId, bytes, count, day, make, percent, show } from "./dom.js";
+
+let about = null;
+let inspected = ""; // the version of the model that was measured
+let found = null;
+
+export function update(model) {
+  about = model;
+  draw();
+  if (!byId("inside").hidden) opened();
+}
+
+/** What takes a while is measured when somebody looks. */
+export async function opened() {
+  if (!about || !about.tasks.length || inspected === about.version) return;
+  const version = about.version;
+  inspected = version;
+  found = null;
+  draw();
+  try {
+    const measured = await api.inspection();
+    if (measured.version === about.version) found = measured;
+    inspected = measured.version;
+  } catch (problem) {
+    found = { problem: problem.message };
+  }
+  draw();
+}
+
+function draw() {
+  const classes = about.tasks.reduce((sum, task) => sum + task.classes.length, 0);
+  const [, height, width] = about.image_shape;
+  byId("inside-lead").textContent = `${about.file}, state ${about.version}. ${about.exact_memory ? "Learning more never changes what it knows." : "This method may change old answers when it learns more."}`;
+  byId("inside-tiles").replaceChildren(
+    tile("method", about.method), tile("network", about.backbone), tile("tasks", about.tasks.length), tile("classes", classes),
+    tile("pictures are cut to", `${width} × ${height}`), tile("file", bytes(about.bytes)),
+    tile("parameters", `${(about.parameters / 1e6).toFixed(2)} M`), tile("pictures kept", bytes(about.memory_bytes)));
+  drawTasks();
+  drawUnits();
+  drawApart();
+  byId("inside-links").replaceChildren(
+    ...(about.server.report ? [make("a", { href: "/report" }, "Report of the run"), " · "] : []),
+    make("a", { href: "/docs" }, "API for other programs"), " · ", make("a", { href: "/metrics" }, "Metrics"));
+}
+
+function tile(name, value) {
+  return make("div", {}, make("dt", {}, name), make("dd", {}, String(value)));
+}
+
+function drawTasks() {
+  const checks = new Map((found?.checks ?? []).map((check) => [check.task, check]));
+  byId("inside-tasks").replaceChildren(about.tasks.length
+    ? make("ol", { class: "timeline" }, about.tasks.map((task, number) => drawTask(task, number, checks.get(task.name))))
+    : make("p", { class: "note" }, "Nothing yet. ", make("a", { href: "#teach" }, "Teach it something"), "."));
+}
+
+function drawTask(task, number, check) {
+  const names = task.classes.map((name, place) =>
+    make("li", {}, name, task.images ? make("span", { class: "hint" }, ` ${task.images[place] + task.validation_images[place]}`) : null));
+  return make("li", {},
+    make("span", { class: `dot task-${number % 6}`, "aria-hidden": "true" }),
+    make("div", { class: "panel" },
+      make("div", { class: "task-head" }, make("h3", {}, task.name), task.learned ? make("time", { datetime: task.learned }, day(task.learned)) : null),
+      make("ul", { class: "chips", "aria-label": "Classes, with the number of pictures" }, names),
+      task.accuracy === undefined ? null : make("p", {}, `${percent(task.accuracy)} right of ${count(task.validation_images.reduce((a, b) => a + b, 0), "held-out picture")}`),
+      task.fingerprint ? make("p", { class: "hint print" }, "fingerprint ", make("code", { title: task.fingerprint }, task.fingerprint.slice(0, 16)), " ", mark(check)) : null));
+}
+
+function mark(check) {
+  if (!check) return found?.problem ? "not checked" : "checking …";
+  return make("span", { class: `mark ${check.verdict === "identical" ? "good" : "bad"}` }, check.verdict === "identical" ? "as it was learned, bit for bit" : `${check.verdict}: ${check.reason}`);
+}
+
+function drawUnits() {
+  const box = byId("inside-units");
+  if (!about.units.length || !about.tasks.length) { box.replaceChildren(); return; }
+  const legend = make("ul", { class: "legend" }, about.tasks.map((task, number) =>
+    make("li", {}, make("span", { class: `dot task-${number % 6}`, "aria-hidden": "true" }), task.name)),
+    make("li", {}, make("span", { class: "dot free", "aria-hidden": "true" }), "free"));
+  const layers = about.units.map((layer) => {
+    const segments = layer.tasks.map((task, number) => {
+      const segment = make("span", { class: `segment task-${number % 6}`, title: `${task.task} opened ${task.opened}, shares ${task.shared}` });
+      segment.style.width = `${(100 * task.opened) / layer.units}%`;
+      return segment;
+    });
+    return make("li", {}, make("span", { class: "name" }, layer.layer), make("span", { class: "stack", "aria-hidden": "true" }, segments),
+      make("span", { class: "number" }, `${percent(layer.free / layer.units)} free`));
+  });
+  const rows = about.units.map((layer) => make("tr", {}, make("th", { scope: "row" }, layer.layer), make("td", {}, String(layer.units)),
+    layer.tasks.map((task) => make("td", {}, `${task.opened} + ${task.shared}`)), make("td", {}, String(layer.free))));
+  box.replaceChildren(
+    make("h2", {}, "Room in the network"),
+    make("p", { class: "hint" }, "Each task opens units of every layer for itself and shares those that earlier ones opened; these it can use, but never change."),
+    make("div", { class: "panel" }, legend, make("ul", { class: "layers" }, layers),
+      make("details", {}, make("summary", {}, "As a table: opened + shared units"),
+        make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Units by layer and task" }, make("table", {},
+          make("thead", {}, make("tr", {}, ["layer", "units", ...about.tasks.map((task) => task.name), "free"].map((name) => make("th", { scope: "col" }, name)))),
+          make("tbody", {}, rows))))));
+}
+
+function drawApart() {
+  const box = byId("inside-apart");
+  if (about.tasks.length < 2) { box.replaceChildren(); return; }
+  const title = make("h2", {}, "How well tasks are told apart");
+  if (!found) { box.replaceChildren(title, make("p", { class: "hint", role: "status" }, "Measuring; this takes a moment …")); return; }
+  const grid = found.separation;
+  if (!grid) {
+    box.replaceChildren(title, make("p", { class: "hint" }, found.problem ?? "That cannot be measured: this model keeps no pictures to compare with."));
+    return;
+  }
+  const cell = (value, own) => {
+    if (own) return make("td", { class: "own" }, "–");
+    const shade = Math.max(0, Math.min(4, Math.floor((value - 0.5) * 10)));
+    return make("td", { class: `heat heat-${shade}` }, percent(value));
+  };
+  box.replaceChildren(title,
+    make("p", { class: "hint" }, "How often a task finds its own picture more its own than one of another task (AUC). 50 % is guessing, 100 % is perfect."),
+    make("div", { class: "panel scroll", tabindex: "0", role: "region", "aria-label": "AUC of each pair of tasks" }, make("table", { class: "grid" },
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "task"), grid.tasks.map((name) => make("th", { scope: "col" }, `against ${name}`)))),
+      make("tbody", {}, grid.auc.map((row, i) => make("tr", {}, make("th", { scope: "row" }, grid.tasks[i]), row.map((value, j) => cell(value, i === j))))))));
+}

@@ -1,0 +1,317 @@
+// Teach: classes with pictures in, a lesson that can be watched, cancelled, taken up again, and its proof.
+
+import * as api from "./api.js";
+import { acceptDrops, bar, byId, count, duration, make, percent, show } from "./dom.js";
+
+const THUMBNAILS = 24;
+const classes = []; // { row, input, files, urls, ... }
+let about = null;
+let following = null;
+let listeners = { onJob: () => {}, onLearned: async () => {} };
+
+export function setUp(given) {
+  listeners = given;
+  byId("teach-add").addEventListener("click", () => addClass().input.focus());
+  byId("teach-folder").addEventListener("change", (event) => { addFolders([...event.target.files]); event.target.value = ""; });
+  byId("teach-form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
+  byId("teach-token").value = api.token.get();
+  addClass();
+  addClass();
+}
+
+export function update(model) {
+  about = model;
+  const { server } = model;
+  show(byId("teach-closed"), !server.teaching);
+  byId("teach-closed").textContent = server.read_only
+    ? "This server was started read-only: it answers, but does not learn."
+    : "This server does not learn: beyond its own machine that needs a token, and it was started without one.";
+  show(byId("teach-token-field"), server.token_needed);
+  show(byId("teach-form"), server.teaching && !following);
+  classes.forEach(showAmount);
+  showSummary();
+}
+
+/** After the page was loaded: is there a lesson that goes on, or one that waits for a decision? */
+export async function findJob() {
+  const [job] = await api.jobs();
+  if (!job || !(["failed", "interrupted"].includes(job.state) || !api.isOver(job))) return;
+  watch(job);
+  if (!location.hash) location.hash = "#teach";
+}
+
+// ------------------------------------------------------------------------------------------------------------ classes
+
+let numbered = 0;
+
+function addClass(name = "", files = []) {
+  numbered += 1;
+  const id = `class-${numbered}`;
+  const input = make("input", { type: "text", id: `${id}-name`, maxlength: "80", autocomplete: "off", placeholder: "for example: cat" });
+  const chooser = make("input", { class: "away", type: "file", id: `${id}-files`, accept: "image/*", multiple: true });
+  const entry = {
+    id, input, files: [], urls: [],
+    thumbnails: make("ul", { class: "thumbnails", "aria-label": "Pictures of this class" }),
+    amount: make("p", { class: "amount" }),
+    meter: make("div", { class: "meter" }),
+  };
+  input.value = name;
+  input.addEventListener("input", showSummary);
+  chooser.addEventListener("change", () => { addFiles(entry, [...chooser.files]); chooser.value = ""; });
+  entry.row = make("li", { class: "panel class" },
+    make("div", { class: "field" }, make("label", { for: `${id}-name` }, `Class ${numbered}`), input),
+    make("div", { class: "class-drop" },
+      entry.thumbnails, make("div", { class: "buttons" }, chooser, make("label", { class: "button", for: `${id}-files` }, "Add pictures")), make("p", { class: "hint wide-only" }, "or drop them here")),
+    make("div", { class: "class-foot" }, make("div", { class: "how-many" }, entry.meter, entry.amount),
+      make("button", { class: "button small quiet", type: "button", onclick: () => removeClass(entry) }, "Remove", make("span", { class: "away" }, ` class ${numbered}`))));
+  acceptDrops(entry.row, (dropped) => addFiles(entry, dropped));
+  classes.push(entry);
+  byId("teach-classes").append(entry.row);
+  addFiles(entry, files);
+  return entry;
+}
+
+function removeClass(entry) {
+  entry.urls.forEach((url) => URL.revokeObjectURL(url));
+  classes.splice(classes.indexOf(entry), 1);
+  entry.row.remove();
+  if (classes.length === 0) addClass();
+  showSummary();
+  byId("teach-add").focus();
+}
+
+function addFiles(entry, files) {
+  const fresh = files.filter((file) => !file.type || file.type.startsWith("image/"));
+  for (const file of fresh) {
+    entry.files.push(file);
+    if (entry.files.length > THUMBNAILS) continue;
+    const url = URL.createObjectURL(file);
+    entry.urls.push(url);
+    const image = make("img", { src: url, alt: "" });
+    const remove = make("button", { class: "thumbnail", type: "button", title: `Remove ${file.name}`, "aria-label": `Remove ${file.name}` }, image);
+    const item = make("li", {}, remove);
+    remove.addEventListener("click", () => {
+      entry.files.splice(entry.files.indexOf(file), 1);
+      item.remove();
+      showAmount(entry);
+      showSummary();
+    });
+    entry.thumbnails.append(item);
+  }
+  showAmount(entry);
+  showSummary();
+}
+
+function addFolders(files) {
+  const byFolder = new Map();
+  for (const file of files) {
+    const parts = file.webkitRelativePath.split("/");
+    if (file.name.startsWith(".") || parts.length < 2) continue;
+    const folder = parts.at(-2);
+    byFolder.set(folder, [...(byFolder.get(folder) ?? []), file]);
+  }
+  for (const entry of classes.filter((each) => !each.input.value && !each.files.length)) {
+    if (byFolder.size) { classes.splice(classes.indexOf(entry), 1); entry.row.remove(); }
+  }
+  for (const [folder, inside] of byFolder) addClass(folder, inside);
+}
+
+function showAmount(entry) {
+  if (!about) return;
+  const { least_pictures: least, good_pictures: good } = about.server;
+  const n = entry.files.length;
+  entry.meter.replaceChildren(bar(n / good, n < least ? "low" : n < good ? "fair" : "good"));
+  const more = n > THUMBNAILS ? ` (${n - THUMBNAILS} not shown)` : "";
+  entry.amount.textContent =
+    n < least ? `${count(n, "picture")}: ${least} are the least` :
+    n < good ? `${count(n, "picture")}${more}: enough to begin, ${good} are better` :
+    `${count(n, "picture")}${more}: plenty`;
+}
+
+// ------------------------------------------------------------------------------------------------------------- sending
+
+function used() {
+  return classes.filter((entry) => entry.input.value.trim() || entry.files.length);
+}
+
+/** What is missing, or nothing. */
+function problem() {
+  const { least_pictures: least } = about.server;
+  const wanted = used();
+  if (wanted.length < 2) return ["Name two classes or more, and add pictures of each.", classes.find((entry) => !entry.input.value.trim())?.input];
+  const known = new Map(about.tasks.flatMap((task) => task.classes.map((name) => [name, task.name])));
+  const seen = new Set();
+  for (const entry of wanted) {
+    const name = entry.input.value.trim();
+    if (!name) return ["One class has pictures but no name.", entry.input];
+    if (known.has(name)) return [`It knows “${name}” already, from “${known.get(name)}”. Choose another name.`, entry.input];
+    if (seen.has(name)) return [`Two classes are called “${name}”.`, entry.input];
+    if (entry.files.length < least) return [`“${name}” needs ${least} pictures or more; it has ${entry.files.length}.`, byId(`${entry.id}-files`)];
+    seen.add(name);
+  }
+  if (about.server.token_needed && !byId("teach-token").value) return ["Enter the token.", byId("teach-token")];
+  return ["", null];
+}
+
+function showSummary() {
+  const wanted = used();
+  const total = wanted.reduce((sum, entry) => sum + entry.files.length, 0);
+  byId("teach-summary").textContent = total
+    ? `${count(wanted.length, "class", "classes")}, ${count(total, "picture")}. One in five is held out to check what was learned.`
+    : "";
+  show(byId("teach-problem"), false);
+  for (const field of document.querySelectorAll("[aria-invalid]")) { field.removeAttribute("aria-invalid"); field.removeAttribute("aria-describedby"); }
+}
+
+function complain(text, field) {
+  byId("teach-problem").textContent = text;
+  show(byId("teach-problem"));
+  field?.setAttribute("aria-invalid", "true");
+  field?.setAttribute("aria-describedby", "teach-problem");
+  field?.focus();
+}
+
+async function send() {
+  const [text, field] = problem();
+  if (text) return complain(text, field);
+  api.token.set(byId("teach-token").value);
+  const button = byId("teach-go");
+  button.disabled = true;
+  try {
+    const lesson = used().map((entry) => ({ label: entry.input.value.trim(), files: entry.files }));
+    const job = await api.teach(byId("teach-name").value.trim(), lesson, (share) => {
+      byId("teach-summary").textContent = share < 1 ? `Sending pictures: ${percent(share)}` : "Reading the pictures …";
+    });
+    watch(job);
+  } catch (refusal) {
+    complain(refusal.message, refusal.status === 401 ? byId("teach-token") : null);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------- the lesson
+
+function watch(job) {
+  show(byId("teach-form"), false);
+  drawJob(job);
+  if (api.isOver(job)) { following = job.id; return; }
+  following = job.id;
+  const stop = api.follow(job.id, async (news) => {
+    if (api.isOver(news)) {
+      stop();
+      if (news.state === "done") { clearForm(); await listeners.onLearned(); }
+      byId("teach-said").textContent = { done: "Learned.", cancelled: "Cancelled.", failed: news.problem }[news.state] ?? "";
+    }
+    drawJob(news);
+  }, () => { const line = byId("teach-job").querySelector(".left"); if (line) line.textContent = "The server does not answer at the moment …"; });
+}
+
+function clearForm() {
+  classes.slice().forEach((entry) => { entry.urls.forEach((url) => URL.revokeObjectURL(url)); entry.row.remove(); });
+  classes.length = 0;
+  numbered = 0;
+  byId("teach-name").value = "";
+  addClass();
+  addClass();
+}
+
+function drawJob(job) {
+  listeners.onJob(job);
+  const shown = { done: drawDone, failed: drawWaiting, interrupted: drawWaiting, cancelled: drawCancelled }[job.state] ?? drawRunning;
+  shown(job);
+}
+
+function backToForm() {
+  following = null;
+  byId("teach-job").replaceChildren();
+  show(byId("teach-form"), about.server.teaching);
+}
+
+const summaryOf = (job) => job.classes.map((each) => `${each.name} (${each.pictures})`).join(", ");
+
+function drawRunning(job) {
+  const box = byId("teach-job");
+  if (box.dataset.running !== job.id || !box.querySelector("progress")) {
+    box.dataset.running = job.id;
+    const cancel = make("button", { class: "button", type: "button" }, "Cancel");
+    cancel.addEventListener("click", () => act(cancel, () => api.cancel(job.id)));
+    box.replaceChildren(make("div", { class: "panel job" },
+      make("h2", { id: "job-title" }, `Learning ${job.task}`), make("p", { class: "hint" }, summaryOf(job)),
+      make("progress", { max: "1", "aria-labelledby": "job-title" }), make("p", { class: "left", role: "status" }),
+      make("p", { class: "hint" }, "You can close or reload this page; it goes on. Questions are answered meanwhile."),
+      unreadable(job), make("div", { class: "buttons" }, cancel)));
+  }
+  const progress = box.querySelector("progress");
+  if (job.state === "preparing") progress.removeAttribute("value"); else progress.value = job.progress;
+  const left = job.seconds_left === null ? "" : `, about ${duration(job.seconds_left)} left`;
+  box.querySelector(".left").textContent =
+    { preparing: "Getting ready and measuring how long it will take …", checking: "Checking that nothing else changed …" }[job.state] ?? `${percent(job.progress)}${left}`;
+}
+
+function drawWaiting(job) {
+  const on = make("button", { class: "button main", type: "button" }, "Go on");
+  const off = make("button", { class: "button", type: "button" }, "Give it up");
+  on.addEventListener("click", () => act(on, async () => watch(await api.resume(job.id))));
+  off.addEventListener("click", () => act(off, async () => drawJob(await api.cancel(job.id))));
+  const pictures = job.classes.reduce((sum, each) => sum + each.pictures, 0);
+  byId("teach-job").replaceChildren(make("div", { class: "panel job" },
+    make("h2", {}, job.state === "failed" ? `${job.task} was not learned` : `${job.task} was interrupted`),
+    job.problem ? make("p", { class: "note bad" }, job.problem) : null,
+    make("p", {}, `The model is as it was, and nothing is lost: ${count(pictures, "picture")} are kept (${summaryOf(job)}). Go on starts the lesson again with them.`),
+    make("p", { class: "note bad said-here", role: "alert", hidden: true }),
+    make("div", { class: "buttons" }, on, off)));
+}
+
+function drawCancelled() {
+  backToForm();
+  byId("teach-job").replaceChildren(make("p", { class: "note" }, "Cancelled. The model is as it was."));
+}
+
+function drawDone(job) {
+  const { lesson } = job;
+  const more = make("button", { class: "button", type: "button", onclick: () => { backToForm(); byId("teach-name").focus(); } }, "Teach something else");
+  byId("teach-job").replaceChildren(make("div", { class: "panel job done" },
+    make("h2", { tabindex: "-1", id: "job-done" }, `Learned: ${job.classes.map((each) => each.name).join(", ")}`),
+    lesson ? make("dl", { class: "tiles small" },
+      tile("right on held-out pictures", percent(lesson.accuracy)),
+      lesson.n_tasks > 1 ? tile(`with all ${lesson.n_classes} classes to choose from`, percent(lesson.accuracy_among_all)) : null,
+      tile("time it took", duration(lesson.seconds))) : null,
+    lesson && lesson.accuracy < 0.7 ? make("p", { class: "note" }, "That is not much. More pictures of each class help most.") : null,
+    lesson?.nearly_full.length ? make("p", { class: "note" }, `Nearly full: ${lesson.nearly_full.join(", ")}. Further lessons add little.`) : null,
+    proof(job.checks), unreadable(job),
+    make("div", { class: "buttons" }, make("a", { class: "button main", href: "#ask" }, "Ask it"), more)));
+}
+
+function tile(name, value) {
+  return make("div", {}, make("dt", {}, name), make("dd", {}, value));
+}
+
+/** The old tasks' fingerprints, as `clom verify` compares them. */
+export function proof(checks) {
+  const old = checks.filter((check) => check.verdict !== "new");
+  if (!old.length) return null;
+  const same = old.every((check) => check.verdict === "identical");
+  return make("div", { class: `proof ${same ? "good" : "bad"}` },
+    make("h3", {}, same ? "Nothing was forgotten" : "Something changed"),
+    make("p", {}, same ? `${old.length === 1 ? "The old task answers" : `All ${old.length} old tasks answer`} from the very same numbers, bit for bit.` : "Not every old task is as it was."),
+    make("ul", { class: "prints" }, old.map((check) => make("li", {},
+      make("span", { class: "name" }, check.task), make("span", { class: "mark" }, check.verdict),
+      make("code", { title: check.fingerprint }, check.fingerprint.slice(0, 16) || "no fingerprint")))));
+}
+
+function unreadable(job) {
+  if (!job.unreadable.length) return null;
+  return make("details", {}, make("summary", {}, `${count(job.unreadable.length, "file")} could not be read`),
+    make("ul", {}, job.unreadable.map((file) => make("li", {}, `${file.file}: ${file.reason}`))));
+}
+
+async function act(button, action) {
+  button.disabled = true;
+  try { await action(); } catch (problem) {
+    const place = byId("teach-job").querySelector(".said-here") ?? byId("teach-said");
+    place.textContent = problem.message;
+    show(place);
+    button.disabled = false;
+  }
+}

@@ -1,0 +1,156 @@
+"""What the API takes and gives, as its documentation shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+EXAMPLE_ANSWER: dict[str, Any] = {
+    "file": "garden.jpg",
+    "unknown": False,
+    "familiarity": 0.62,
+    "guesses": [
+        {"class_name": "tulip", "confidence": 0.91, "task": "flowers"},
+        {"class_name": "rose", "confidence": 0.07, "task": "flowers"},
+    ],
+    "belonging": {"flowers": 4.1, "pets": 0.3},
+}
+EXAMPLE_JOB: dict[str, Any] = {
+    "id": "9f86d081884c7d65",
+    "task": "pets",
+    "classes": [{"name": "cat", "pictures": 20}, {"name": "dog", "pictures": 20}],
+    "unreadable": [],
+    "state": "learning",
+    "phase": "features",
+    "progress": 0.4,
+    "seconds_left": 31.0,
+    "problem": "",
+    "lesson": None,
+    "checks": [],
+}
+
+
+class Problem(BaseModel):
+    """What was wrong and what to do."""
+
+    error: str
+    unreadable: list[UnreadableFile] = Field(default=[], description="Files that gave no picture.")
+
+
+class UnreadableFile(BaseModel):
+    file: str
+    reason: str
+
+
+class GuessOut(BaseModel):
+    class_name: str
+    confidence: float = Field(description="How likely it is, among the classes that were to choose from.")
+    task: str
+
+
+class AnswerOut(BaseModel):
+    """What is on one picture; if it could not be read, only `file` and `error`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_ANSWER]})
+
+    file: str
+    unknown: bool | None = Field(default=None, description="Like nothing that was learned.")
+    familiarity: float | None = Field(
+        default=None, description="Share of the task's held-out pictures that look no more like it than this one."
+    )
+    guesses: list[GuessOut] = Field(default=[], description="The likeliest classes, best first.")
+    belonging: dict[str, float] = Field(default={}, description="Each task's own score.")
+    error: str | None = None
+
+
+class Answers(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"model": "3b5d2f0c9a1e", "task": None, "false_rejection": 0.05, "answers": [EXAMPLE_ANSWER]}]
+        }
+    )
+
+    model: str = Field(description="Which state of the model answered.")
+    task: str | None
+    false_rejection: float
+    answers: list[AnswerOut]
+
+
+class ClassCount(BaseModel):
+    name: str
+    pictures: int
+
+
+class JobOut(BaseModel):
+    """A lesson. States: preparing, learning, checking; then done, failed, cancelled or interrupted."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_JOB]})
+
+    id: str
+    task: str
+    classes: list[ClassCount]
+    unreadable: list[UnreadableFile]
+    state: str
+    phase: str
+    progress: float
+    seconds_left: float | None
+    problem: str
+    lesson: dict[str, Any] | None = Field(description="Once it is done: accuracy on held-out pictures and more.")
+    checks: list[dict[str, Any]] = Field(description="Once it is done: that each old task is as it was, to the bit.")
+
+
+class JobList(BaseModel):
+    jobs: list[JobOut] = Field(description="The latest first.")
+
+
+class Health(BaseModel):
+    status: str
+    model: str
+    tasks: int
+    teaching: bool
+
+
+class ModelOut(BaseModel):
+    """All that is known about the model: tasks, classes, capacity, what rejection costs, what this server allows."""
+
+    model_config = ConfigDict(extra="allow")
+
+    file: str
+    version: str
+    method: str
+    tasks: list[dict[str, Any]]
+    server: dict[str, Any]
+
+
+def form(properties: dict[str, Any], required: list[str], example: dict[str, Any]) -> dict[str, Any]:
+    """The documentation of a multipart form."""
+    schema = {"type": "object", "properties": properties, "required": required, "example": example}
+    return {"multipart/form-data": {"schema": schema}}
+
+
+_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
+
+ASK_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "Pictures of any common format, as files of a form, or one picture as the body itself.",
+        "content": form({"pictures": _FILES}, ["pictures"], {"pictures": ["garden.jpg"]})
+        | {"image/*": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+TEACH_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "Pictures, and for each of them its class, in the same order.",
+        "content": form(
+            {
+                "name": {"type": "string", "maxLength": 80, "description": "What to call the task."},
+                "labels": {"type": "array", "items": {"type": "string", "maxLength": 80}, "minItems": 1},
+                "pictures": _FILES,
+            },
+            ["labels", "pictures"],
+            {"name": "pets", "labels": ["cat", "dog"], "pictures": ["1.jpg", "2.jpg"]},
+        ),
+    }
+}

@@ -1,0 +1,102 @@
+"""All parts of the server together, from start to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clom.errors import UserError
+from clom.serve.background import Background
+from clom.serve.engine import Engine
+from clom.serve.jobs import Jobs
+from clom.serve.metrics import Metrics
+from clom.serve.pictures import Decoders
+from clom.serve.security import Access, Limits
+
+log = logging.getLogger("clom.serve")
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+LEAST_PICTURES, LEAST_CLASSES, GOOD_PICTURES = 5, 2, 20
+
+
+@dataclass(eq=False)
+class Service:
+    """What the routes work with."""
+
+    path: Path
+    access: Access = field(default_factory=Access)
+    limits: Limits = field(default_factory=Limits)
+    threads: int | None = None
+    window: float = 0.003
+    most: int = 32
+    niceness: int = 10
+    """How far learning stands back behind answers, 0 to 19."""
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.engine = Engine(self.path, self.window, self.most, self.metrics.batches.observe, self.threads)
+        self.jobs = Jobs(self.engine, self.niceness)
+        self.decoders = Decoders()
+        self._inspecting = asyncio.Lock()
+        self._inspected: tuple[str, dict[str, Any]] = ("", {})
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        self.engine.start()
+        watching = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await self.jobs.stop()
+            await self.engine.stop()
+            await self.decoders.stop()
+
+    def about(self) -> dict[str, Any]:
+        """What the page needs to know."""
+        server = {
+            "teaching": self.access.teaching,
+            "token_needed": self.access.teaching and self.access.token is not None,
+            "read_only": self.access.read_only,
+            "least_pictures": LEAST_PICTURES,
+            "good_pictures": GOOD_PICTURES,
+            "most_pictures": self.limits.teach_pictures,
+            "most_at_once": self.limits.ask_pictures,
+            "most_bytes_at_once": self.limits.ask_bytes,
+            "report": self.report is not None,
+        }
+        return self.engine.served.about | {"server": server}
+
+    @property
+    def report(self) -> Path | None:
+        """The report of the run that the model is from, which lies beside it."""
+        place = self.path.resolve().with_name("report.html")
+        return place if place.is_file() else None
+
+    async def inspection(self) -> dict[str, Any]:
+        """What takes a process and some time to find out; once for every state of the model."""
+        async with self._inspecting:
+            version = self.engine.served.version
+            if self._inspected[0] != version:
+                worker, found = Background("inspect", self.path, 1, self.niceness), dict[str, Any]()
+                async for event in worker.events():
+                    found = event
+                if found.get("event") != "done":
+                    raise UserError(found.get("text", "The model could not be inspected."))
+                self._inspected = version, {"checks": found["checks"], "separation": found["separation"]}
+            return {"version": version, **self._inspected[1]}
+
+    async def _watch(self) -> None:
+        """Notice when the command line teaches the same model."""
+        while True:
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+            if not self.jobs.teaching:
+                try:
+                    await self.engine.refresh()
+                except (UserError, OSError) as problem:
+                    log.warning("the model file changed, but it cannot be used: %s", problem)
