@@ -1,0 +1,4 @@
+"""x"""
+from benchmarks.bad.cases import Reader
+def readers() -> list[Reader]:
+    return []
