@@ -40,8 +40,11 @@ class Worker:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.by_hand: dict[str, int] = {}
+        """Reader -> how many inputs were made for it by hand."""
         self._context = multiprocessing.get_context("spawn")
         self._process: Any = None
+        self._start()
 
     def judge(self, case: Case, folder: Path) -> tuple[str, Outcome]:
         """What the input is, and what became of it."""
@@ -83,8 +86,9 @@ class Worker:
         self._process = self._context.Process(target=serve, args=(other, self.seed, all_readers), daemon=True)
         self._process.start()
         other.close()
-        if not self._pipe.poll(_TO_START) or self._pipe.recv() != "ready":
+        if not self._pipe.poll(_TO_START):
             raise RuntimeError("the reading process did not start")
+        self.by_hand = self._pipe.recv()
 
     def stop(self) -> None:
         if self._process is not None:
@@ -94,18 +98,16 @@ class Worker:
             self._process = None
 
 
-def judged(cases: Sequence[Case], seed: int, keep: Path | None = None) -> Iterator[tuple[Case, str, Outcome]]:
+def judged(worker: Worker, cases: Sequence[Case], keep: Path | None = None) -> Iterator[tuple[Case, str, Outcome]]:
     """Every case, made and read in an empty folder."""
-    worker = Worker(seed)
-    try:
-        for case in cases:
-            folder = keep or Path(tempfile.mkdtemp(prefix="clom-fuzz-"))
-            folder.mkdir(parents=True, exist_ok=True)
+    for case in cases:
+        folder = keep or Path(tempfile.mkdtemp(prefix="clom-fuzz-"))
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
             yield case, *worker.judge(case, folder)
+        finally:
             if keep is None:
                 shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        worker.stop()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -116,20 +118,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--number", type=int, help="one input of that reader, as a failure was listed")
     parser.add_argument("--keep", type=Path, help="folder in which that input stays")
     options = parser.parse_args(arguments)
-    readers = [reader for reader in all_readers() if options.only in (None, reader.name)]
-    if not readers or (options.number is not None and options.only is None):
-        parser.error(f"--only takes one of: {', '.join(reader.name for reader in all_readers())}")
-    cases = plan(readers, options.count, options.seed)
-    if options.number is not None:
-        cases = [Case(options.only, options.number)]
     started = time.monotonic()
+    worker = Worker(options.seed)
+    chosen = {name: count for name, count in worker.by_hand.items() if options.only in (None, name)}
+    if not chosen or (options.number is not None and options.only is None):
+        worker.stop()
+        parser.error(f"--only takes one of: {', '.join(worker.by_hand)}")
+    cases = [Case(options.only, options.number)] if options.number is not None else None
+    cases = cases or plan(chosen, options.count, options.seed)
     found = []
-    for case, what, outcome in judged(cases, options.seed, options.keep):
+    for case, what, outcome in judged(worker, cases, options.keep):
         found.append((case, what, outcome))
         if options.number is not None:
             print(f"{what}: {outcome.kind} in {outcome.seconds:.2f} s: {outcome.detail}")
         elif sys.stderr.isatty():
             print(f"\r{len(found)} of {len(cases)}  {case.reader:30}", end="", file=sys.stderr, flush=True)
+    worker.stop()
     report(found, options.seed, time.monotonic() - started)
     sys.exit(any(outcome.kind in FAULTS for _, _, outcome in found))
 

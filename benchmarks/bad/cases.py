@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -47,15 +47,15 @@ class Case:
         return name
 
 
-def plan(readers: Sequence[Reader], count: int, seed: int) -> list[Case]:
-    """So many cases, evenly over the readers: all hand-made ones first, or a part of them where there is no room."""
+def plan(by_hand: Mapping[str, int], count: int, seed: int) -> list[Case]:
+    """So many cases, evenly over the readers, of which so many inputs were made by hand each: all of these first, or a
+    part of them where there is no room."""
     cases = []
-    for place, reader in enumerate(readers):
-        share = count * (place + 1) // len(readers) - count * place // len(readers)
-        by_hand = len(reader.special())
+    for place, (name, special) in enumerate(by_hand.items()):
+        share = count * (place + 1) // len(by_hand) - count * place // len(by_hand)
         chosen = list(range(share))
-        if share < by_hand:
-            chosen = sorted(Random(f"{seed}/{reader.name}").sample(range(by_hand), share - share // 3))
-            chosen += range(by_hand, by_hand + share // 3)
-        cases += [Case(reader.name, number) for number in chosen]
+        if share < special:
+            chosen = sorted(Random(f"{seed}/{name}").sample(range(special), share - share // 3))
+            chosen += range(special, special + share // 3)
+        cases += [Case(name, number) for number in chosen]
     return cases

@@ -8,6 +8,7 @@ import pickle
 import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from PIL import Image
 
 from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import spoil, spoil_file
-from benchmarks.bad.datasets import ZEROS, in_folder, load
+from benchmarks.bad.datasets import ZEROS, deflated_zeros, in_folder, load
 from clom.data import catalog
 
 # --- npz -------------------------------------------------------------------------------------------------------------
@@ -91,19 +92,20 @@ def _npz_special() -> Mapping[str, Make]:
             )
     found = {name: in_folder(_NPZ, content) for name, content in contents.items()}
 
-    def bomb(folder: Path, randomness: Random) -> None:
-        target = io.BytesIO()
-        shape = f"({ZEROS // 3072}, 32, 32, 3)"
-        header = npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}\n")
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
-            with packed.open("images.npy", "w", force_zip64=True) as member:
-                member.write(header)
-                for _ in range(ZEROS // 10**7):
-                    member.write(bytes(10**7))
-            packed.writestr("labels.npy", good_labels.getvalue())
-        in_folder(_NPZ, target.getvalue())(folder, randomness)
+    return {"bomb": in_folder(_NPZ, _npz_bomb(good_labels.getvalue())), **found}
 
-    return {"bomb": bomb, **found}
+
+def _npz_bomb(labels: bytes) -> bytes:
+    header = npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({ZEROS // 3072}, 32, 32, 3)}}\n")
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    start = packer.compress(header) + packer.flush(zlib.Z_FULL_FLUSH)
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as packed:
+        packed.writestr("images.npy", start + deflated_zeros(ZEROS))
+        packed.filelist[-1].compress_type = zipfile.ZIP_DEFLATED  # what is stored is deflated already
+        packed.filelist[-1].file_size = len(header) + ZEROS
+        packed.writestr("labels.npy", labels)
+    return target.getvalue()
 
 
 def _npz_chance(folder: Path, randomness: Random) -> None:

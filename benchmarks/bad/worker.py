@@ -51,11 +51,12 @@ class Watch:
 
 
 def serve(connection: Connection, seed: int, readers: Callable[[], list[Reader]]) -> None:
-    """Answer `(case, folder)` with what the input is, and then with its outcome, until the connection is closed."""
+    """Tell how many inputs were made by hand for each reader; then answer `(case, folder)` with what the input is, and
+    then with its outcome, until the connection is closed."""
     known = {reader.name: reader for reader in readers()}
     watch = Watch()
     os.environ.pop("CLOM_DATA", None)
-    connection.send("ready")
+    connection.send({name: len(reader.special()) for name, reader in known.items()})
     while True:
         try:
             case, folder = connection.recv()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 from clom.errors import DataError
 
@@ -42,3 +44,11 @@ def read_text(path: Path, most: int = MOST_RECORDS) -> str:
         return read_bytes(path, most).decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise DataError(f"Cannot read {path}: it is not text in UTF-8 ({problem.reason}).") from problem
+
+
+def parse_json(text: str) -> Any:
+    """As `json.loads`, but a `ValueError` is all that can go wrong."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

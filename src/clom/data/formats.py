@@ -37,6 +37,7 @@ _CHUNK = 1 << 20
 _CIFAR_SHAPE = (3, 32, 32)
 _TINY_SIDE, _TINY_TARGET = 64, 32
 _TINY_FORMATS = ("JPEG", "PNG")
+_MOST_NAME = 100
 _DIGITS_TEST = 5
 _MOST_TEXT = 300
 
@@ -166,7 +167,7 @@ def _tiny_wnids(folder: Path) -> list[str]:
     listed, train = folder / "wnids.txt", folder / "train"
     if listed.is_file():
         wnids = sorted(set(read_text(listed).split()))
-        if odd := [wnid for wnid in wnids if not wnid.isalnum()]:
+        if odd := [wnid for wnid in wnids if not wnid.isalnum() or len(wnid) > _MOST_NAME]:
             raise DataError(f"{listed}: expected WordNet ids such as n01443537, found {odd[0][:100]!r}.")
         return wnids
     if not train.is_dir():
@@ -191,7 +192,7 @@ def _tiny_val(folder: Path, wnids: Sequence[str]) -> list[tuple[Path, int]]:
     for number, line in enumerate(read_text(annotations).splitlines(), start=1):
         name, _, rest = line.partition("\t")
         wnid, place = rest.partition("\t")[0], f"{annotations}, line {number}"
-        if wnid not in label_of or Path(name).name != name:
+        if wnid not in label_of or Path(name).name != name or len(name) > _MOST_NAME:
             raise DataError(f"{place}: expected a file name and a known class, found '{line[:200]}'.")
         if (path := folder / "images" / name) in found:  # what is listed is held in memory: each picture once
             raise DataError(f"{place}: '{name}' is listed for the second time.")

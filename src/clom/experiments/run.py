@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,15 +24,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import save as to_bytes
 
 from clom import machine
 from clom.data.stream import Stream
-from clom.errors import UserError
+from clom.errors import UserError, shorten
 from clom.evaluation.metrics import Evaluation, average_incremental, evaluate, forgetting
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import RunConfig
+from clom.experiments.plain_yaml import read_yaml
+from clom.files import parse_json, read_text
 from clom.learning.loop import Report, silent
 from clom.methods.base import Method
 from clom.model.store import load_model, read_tensors, save_model, write_safely
@@ -111,8 +114,8 @@ def read_finished(folder: Path) -> RunConfig:
     if not is_finished(folder):
         raise UserError(f"The run in {folder} is not finished. The 'clom run' command that began it goes on with it.")
     try:
-        return RunConfig.model_validate(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as problem:
+        return RunConfig.model_validate(read_yaml(folder / "config.yaml"))
+    except (UserError, ValidationError) as problem:
         raise UserError(f"{folder / 'config.yaml'} is damaged or of another version of this program.") from problem
 
 
@@ -133,13 +136,27 @@ def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, 
 def read_results(path: Path, n_tasks: int) -> list[TaskResult]:
     """The first lines of `metrics.jsonl`, one for each task of the model beside it."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()[:n_tasks]
-        results = [TaskResult.from_json(json.loads(line)) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise UserError(f"{path} cannot be read ({problem}). Remove the run's folder to start anew.") from None
+        lines = read_text(path).splitlines()[:n_tasks]
+        results = [_checked(TaskResult.from_json(parse_json(line)), n) for n, line in enumerate(lines, start=1)]
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        why = shorten(" ".join(str(problem).split()), 300)
+        raise UserError(f"{path} cannot be read ({why}). Remove the run's folder to start anew.") from None
     if len(results) != n_tasks:
         raise UserError(f"{path} tells of {len(results)} tasks, the model beside it of {n_tasks}. Start the run anew.")
     return results
+
+
+def _checked(result: TaskResult, n_tasks: int) -> TaskResult:
+    """The same, if every figure is a number and there is one for each task."""
+    TypeAdapter(TaskResult).validate_python(result.to_json() | {"evaluation": result.evaluation.to_json()})
+    found = result.evaluation
+    ways = list(found.by_calibration.values())
+    rows = [found.til_by_task, *(row for way in ways for row in (way.cil_by_task, *way.task_confusion))]
+    if found.n_tasks != n_tasks or not ways or {len(way.task_confusion) for way in ways} != {n_tasks}:
+        raise ValueError(f"it does not tell of {n_tasks} tasks")
+    if any(len(row) != n_tasks or not all(map(math.isfinite, row)) for row in rows):
+        raise ValueError(f"it does not have a figure for each of {n_tasks} tasks")
+    return result
 
 
 def _save(folder: Path, method: Method, book: Scorebook, results: list[TaskResult]) -> None:
