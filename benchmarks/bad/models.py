@@ -159,7 +159,8 @@ def _values() -> dict[str, bytes]:
         odd[-1] = (float("nan"), float("inf"), float("-inf"))[number % 3]
         found[f"{odd[-1].item()} in {name}"] = _with_tensor(base, name, odd.view_as(tensors[name]))
     first = floats[0]
-    found["every weight 1e38"] = packed(({name: v.clone().fill_(1e38 if name in floats else 1) for name, v in tensors.items()}, header))  # fmt: skip
+    large = {name: torch.full_like(value, 1e38) if name in floats else value for name, value in tensors.items()}
+    found["every weight 1e38"] = packed((large, header))
     for kind in (torch.int32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.complex64):
         found[f"{kind} weights"] = _with_tensor(base, first, torch.zeros(tensors[first].shape, dtype=kind))
     found["one byte floats"] = _with_tensor(base, first, tensors[first].to(torch.float8_e4m3fn))

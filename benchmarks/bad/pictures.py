@@ -84,7 +84,11 @@ def _special() -> Mapping[str, Make]:
         "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(x) run\n",
         "drawing": b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
         "gif without end": b"GIF89a\x04\x00\x04\x00\x80\x00\x00\0\0\0\xff\xff\xff,\0\0\0\0\x04\0\x04\0\0\x02",
-        "gif of 65535": b"GIF89a\xff\xff\xff\xff\x80\x00\x00\0\0\0\xff\xff\xff,\0\0\0\0\xff\xff\xff\xff\0\x02\x02L\x01\0;",
+        "gif of 65535": b"GIF89a"
+        + b"\xff" * 4
+        + b"\x80\0\0\0\0\0\xff\xff\xff,\0\0\0\0"
+        + b"\xff" * 4
+        + b"\0\x02\x02L\x01\0;",
         "bitmap upside down": b"BM"
         + struct.pack("<IIIIiiHHIIiiII", 99, 0, 54, 40, 9, -(2**31), 1, 24, 0, 0, 0, 0, 0, 0),
         "tiff in itself": b"II*\0\x08\0\0\0\0\0\x08\0\0\0",

@@ -130,7 +130,7 @@ def _write_tiny(folder: Path) -> Path:
         (base / "train" / wnid / "images").mkdir(parents=True)
         (base / "train" / wnid / "images" / f"{wnid}_0.JPEG").write_bytes(picture())
     (base / "val" / "images").mkdir(parents=True)
-    for number, wnid in enumerate(("n01", "n02")):
+    for number in range(2):
         (base / "val" / "images" / f"val_{number}.JPEG").write_bytes(picture())
     (base / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn01\t0\t0\nval_1.JPEG\tn02\t0\t0\n")
     (base / "wnids.txt").write_text("n02\nn01\n")
