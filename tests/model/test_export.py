@@ -31,6 +31,7 @@ from clom.methods.frozen import Ncm, NcmSettings
 from clom.methods.hat import Hat, HatSettings
 from clom.methods.hypernet import HyperNet, HyperNetSettings
 from clom.methods.masked import MaskedMethod
+from clom.methods.record import TaskRecord, now
 from clom.methods.registry import METHODS
 from clom.methods.shared import SharedSettings
 from clom.methods.supsup import SupSup, SupSupSettings
@@ -278,27 +279,18 @@ def test_without_kept_images_there_are_none() -> None:
     assert thresholds(MAKERS["hat"](), 0, [0.05]) == {}
 
 
-class Notes:
-    """A record of four held-out images with the scores 1, 2, 3, 4."""
-
-    def familiarity(self, score: float) -> float:
-        count = sum(own <= score for own in (1, 2, 3, 4))
-        return (count + 1) / 5 if count else math.exp(score - 1) / 5
-
-
-@dataclass(frozen=True)
-class Noted(LearnedTask):
-    record: Notes | None = None
-
-
 def test_a_record_counts_before_kept_images(learned: Clom) -> None:
     """At 0.3 the least familiar of four is 2/5: accepted from the score 1 on; at 0.4 from 2 on; at 0.1 in the tail."""
     before = learned.tasks[0]
-    learned.tasks[0] = Noted(before.name, before.class_names, Notes())
+    shown = (2,) * before.n_classes
+    record = TaskRecord(
+        learned=now(), images=shown, validation_images=shown, accuracy=1.0, belonging=(1, 2, 3, 4), fingerprint="x"
+    )
+    learned.tasks[0] = LearnedTask(before.name, before.class_names, record)
     scale, shift = (float(values[0]) for values in learned.fitted)
     found = thresholds(learned, 0, [0.3, 0.4, 0.1])
     learned.tasks[0] = before
-    for rate, raw in {0.3: 1.0, 0.4: 2.0, 0.1: 1 + math.log(0.5)}.items():
+    for rate, raw in {0.3: 1.0, 0.4: 2.0, 0.1: 1 + 1.5 * math.log(0.5)}.items():
         assert found[rate] == pytest.approx(scale * raw + shift, rel=1e-9)
 
 

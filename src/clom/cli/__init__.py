@@ -89,6 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f": {problem.filename}" if problem.filename else ""
         print(f"{_speaker()}: {problem.strerror or problem}{where}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
+    except (MemoryError, RuntimeError) as problem:
+        if not isinstance(problem, MemoryError) and "allocate memory" not in str(problem):
+            raise
+        print("clom: the memory of this machine does not suffice. A smaller network or batch helps.", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         print("\nclom: stopped.", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

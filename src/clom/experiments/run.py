@@ -34,6 +34,7 @@ from clom.evaluation.metrics import Evaluation, average_incremental, evaluate, f
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments import provenance
 from clom.experiments.config import RunConfig
+from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.task_result import TaskResult as TaskResult
 from clom.experiments.task_result import read_results as read_results
 from clom.learning.loop import Report, silent
@@ -142,8 +143,8 @@ def read_config(folder: Path) -> RunConfig:
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} is not the folder of a run: there is no config.yaml in it. 'clom run' makes one.")
     try:
-        return RunConfig.model_validate(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as problem:
+        return RunConfig.model_validate(read_yaml(folder / "config.yaml"))
+    except (UserError, ValidationError) as problem:
         raise UserError(f"{folder / 'config.yaml'} is damaged or of another version of this program.") from problem
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clom.errors import UserError
+from pydantic import TypeAdapter
+
+from clom.errors import UserError, shorten
 from clom.evaluation.metrics import Evaluation
+from clom.files import parse_json, read_text
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class TaskResult:
 
     @staticmethod
     def from_line(line: str) -> TaskResult:
-        data = json.loads(line)
+        data = parse_json(line)
         written, result = data.pop("checksum", None), TaskResult.from_json(data)
         # Lines of before there were checksums are taken as they are, but not lines in which that word is damaged.
         is_old = written is None and data.items() <= result.to_json().items()
@@ -56,13 +60,27 @@ class TaskResult:
 def read_results(path: Path, n_tasks: int) -> list[TaskResult]:
     """The first lines of `metrics.jsonl`, one for each task of the model beside it."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()[:n_tasks]
-        results = [TaskResult.from_line(line) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise UserError(f"{path} cannot be read ({problem}). Remove the run's folder to start anew.") from None
+        lines = read_text(path).splitlines()[:n_tasks]
+        results = [_checked(TaskResult.from_line(line), n) for n, line in enumerate(lines, start=1)]
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        why = shorten(" ".join(str(problem).split()), 300)
+        raise UserError(f"{path} cannot be read ({why}). Remove the run's folder to start anew.") from None
     if len(results) != n_tasks:
         raise UserError(f"{path} tells of {len(results)} tasks, the model beside it of {n_tasks}. Start the run anew.")
     return results
+
+
+def _checked(result: TaskResult, n_tasks: int) -> TaskResult:
+    """The same, if every figure is a number and there is one for each task."""
+    TypeAdapter(TaskResult).validate_python(result.to_json() | {"evaluation": result.evaluation.to_json()})
+    found = result.evaluation
+    ways = list(found.by_calibration.values())
+    rows = [found.til_by_task, *(row for way in ways for row in (way.cil_by_task, *way.task_confusion))]
+    if found.n_tasks != n_tasks or not ways or {len(way.task_confusion) for way in ways} != {n_tasks}:
+        raise ValueError(f"it does not tell of {n_tasks} tasks")
+    if any(len(row) != n_tasks or not all(map(math.isfinite, row)) for row in rows):
+        raise ValueError(f"it does not have a figure for each of {n_tasks} tasks")
+    return result
 
 
 def _checksum(data: dict[str, Any]) -> str:

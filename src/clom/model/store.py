@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as as_safetensors
 from torch import Tensor
 
 from clom.errors import UserError
+from clom.files import check_regular
 from clom.methods.base import LearnedTask, Method, channels_last
 from clom.methods.record import TaskRecord
 from clom.methods.registry import METHODS, method_class
+from clom.model.checks import check_description, check_numbers
 from clom.nets import NetSettings
+from clom.nets.allowance import Allowance
 
 FORMAT, VERSION = "clom-model", 1
 CHECKSUM = "sha256"
@@ -46,18 +49,21 @@ def load_model(path: Path) -> Method:
     if header.get("format") != FORMAT:
         raise UserError(f"{path} is not a model of this program: its header does not say '{FORMAT}'.")
     version = header.get("version", "")
-    if not version.isdecimal() or int(version) > VERSION:
+    if not version.isdecimal() or len(version) > 9 or int(version) > VERSION:
         raise UserError(
-            f"{path} has format version {version or 'unknown'}; this program reads up to {VERSION}. Update the program."
+            f"{path} has format version {version[:20] or 'unknown'}; this program reads up to {VERSION}. "
+            "Update the program."
         )
     if strange := header.keys() - {"format", "version", "description"}:
         raise UserError(f"{path} is damaged: its header has entries that mean nothing ({', '.join(sorted(strange))}).")
     try:
-        method = _rebuild(json.loads(header["description"]))
+        description = check_description(json.loads(header["description"]))
+        method = _rebuild(description, Allowance.for_file(tensors))
         method.load_state_dict(tensors)
-    except (KeyError, TypeError, ValueError, ValidationError, RuntimeError, UserError) as problem:
+        check_numbers(method, tensors)
+    except Exception as problem:  # a wrong description can lead anywhere
         lines = [line.strip(" \t.:") for line in str(problem).splitlines() if "Error(s) in loading" not in line]
-        why = next(filter(None, lines), type(problem).__name__)
+        why = next(filter(None, lines), type(problem).__name__)[:300]
         raise UserError(f"{path} is damaged: its description and its numbers do not fit ({why}).") from problem
     channels_last(method)
     return method.eval()
@@ -70,19 +76,20 @@ def _described(task: LearnedTask) -> dict[str, Any]:
     return described
 
 
-def _rebuild(description: dict[str, Any]) -> Method:
+def _rebuild(description: dict[str, Any], allowance: Allowance) -> Method:
     if description["method"] not in METHODS:
         raise ValueError(f"unknown method '{description['method']}'")
     maker = method_class(description["method"])
     net: NetSettings = TypeAdapter(NetSettings).validate_python(description["net"])
     settings = maker.settings_type.model_validate(description["settings"])
-    method = maker(net, settings, description["image_shape"], description["seed"])
-    for task in description["tasks"]:
-        record = TaskRecord.model_validate(task["record"]) if "record" in task else None
-        learned = LearnedTask(task["name"], tuple(task["class_names"]), record)
-        if record and {len(record.images), len(record.validation_images)} != {learned.n_classes}:
-            raise ValueError(f"the record of task '{learned.name}' is about other classes")
-        method.open_task(learned)
+    with allowance:
+        allowance.holder = method = maker(net, settings, description["image_shape"], description["seed"])
+        for task in description["tasks"]:
+            record = TaskRecord.model_validate(task["record"]) if "record" in task else None
+            learned = LearnedTask(task["name"], tuple(task["class_names"]), record)
+            if record and {len(record.images), len(record.validation_images)} != {learned.n_classes}:
+                raise ValueError(f"the record of task '{learned.name}' is about other classes")
+            method.open_task(learned)
     return method
 
 
@@ -112,15 +119,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, not a model file.")
+    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
-    except (SafetensorError, OSError) as problem:
-        raise UserError(f"{path} cannot be read as a model file: {problem}.") from None
+    except (SafetensorError, OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError) as problem:
+        raise UserError(f"{path} cannot be read as a model file: {str(problem)[:300]}.") from None
 
 
 def write_safely(path: Path, content: bytes) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from clom.evaluation.metrics import reject_threshold
 from clom.methods.base import Method
 from clom.methods.masked import MaskedMethod
+from clom.methods.record import TaskRecord
 
 _HALVINGS = 100
 
@@ -23,9 +24,9 @@ def thresholds(method: Method, task: int, rates: Sequence[float]) -> dict[float,
     """
     affine = next(iter(method.calibrations().values()))
     scale, shift = float(affine.scales[task]), float(affine.shifts[task])
-    familiarity = getattr(getattr(method.tasks[task], "record", None), "familiarity", None)
-    if familiarity is not None and familiarity(0.0) is not None:
-        raw = {rate: _turning_point(familiarity, rate) for rate in rates}
+    record = method.tasks[task].record
+    if record is not None and record.belonging:
+        raw = {rate: _turning_point(record, rate) for rate in rates}
     elif isinstance(method, MaskedMethod) and bool((mine := method.memory.tasks == task).any()):
         own = method.block(method.memory.pixels[mine], task).amax(1)
         raw = {rate: reject_threshold(own, rate) for rate in rates}
@@ -34,8 +35,12 @@ def thresholds(method: Method, task: int, rates: Sequence[float]) -> dict[float,
     return {rate: scale * value + shift for rate, value in raw.items()}
 
 
-def _turning_point(familiarity: Callable[[float], float], rate: float) -> float:
-    """The score from which on a measure that rises with it is above `rate`."""
+def _turning_point(record: TaskRecord, rate: float) -> float:
+    """The score from which on familiarity, which rises with it, is above `rate`."""
+
+    def familiarity(score: float) -> float:
+        return record.familiarity(score) or 0.0
+
     reach = 1.0
     while not familiarity(-reach) <= rate < familiarity(reach) and math.isfinite(2 * reach):
         reach *= 2
