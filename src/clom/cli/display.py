@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from clom.learning.phases import share_of
+
 if TYPE_CHECKING:
     from clom.experiments.run import RunResult, TaskResult
     from clom.learning.loop import Progress as Step
 
-_PHASE_SHARE = {"views": (0.0, 0.85), "adapters": (0.85, 0.99), "features": (0.0, 0.92), "head": (0.92, 1.0)}
-"""Which part of a task's time a phase takes; a method with one phase takes all of it."""
 _NEARLY_FULL = 0.98
 
 
@@ -44,7 +44,7 @@ class Display:
             self._bar.stop()
 
     def step(self, step: Step) -> None:
-        low, high = _PHASE_SHARE.get(step.phase, (0.0, 1.0))
+        low, high = share_of(step.phase)
         fraction = (step.task + low + (high - low) * step.done / step.total) / self.n_tasks
         now = time.monotonic()
         if self._first_fraction is None:
