@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from clom.learning.loop import Progress, Report
 from clom.locks import Lock
 from clom.methods.base import Method
 from clom.methods.frozen import Ncm, NcmSettings
-from clom.model import create, timing
+from clom.model import create
 from clom.model.describe import describe
 from clom.model.fingerprint import fingerprint
 from clom.model.store import load_model
@@ -244,7 +245,7 @@ class Slow(Ncm):
 
 def slow_estimate(monkeypatch: pytest.MonkeyPatch, seconds_of_a_step: float) -> float | None:
     monkeypatch.setattr(Slow, "taken", 0)
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: seconds_of_a_step * Slow.taken)
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds_of_a_step * Slow.taken)
     return estimate_seconds(Slow(ADAPTER, NcmSettings(), (3, SIDE, SIDE)), given("red", "green").task("a"))
 
 
