@@ -154,6 +154,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         started = time.perf_counter()
         uploads = await pictures_to_ask(request, service.limits)
         found = await decode_all(uploads, service.decoders, service.engine.served.size, service.limits)
+        await request.close()  # what came in temporary files is gone now
         squares = [square for square in found if not isinstance(square, Unreadable)]
         if not squares:
             bad = [file for file in found if isinstance(file, Unreadable)]
