@@ -93,8 +93,8 @@ def serve_command(
 def _listen(host: str, port: int) -> socket.socket:
     """Before anything is loaded, so that a taken port is known at once."""
     try:
-        # With the protocol spelt out, or asyncio does not switch Nagle's algorithm off, and every answer waits 40 ms for
-        # the acknowledgement of its own head.
+        # With the protocol spelt out, or asyncio does not switch Nagle's algorithm off, and every answer waits 40 ms
+        # for the acknowledgement of its own head.
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
         family, kind, protocol, _, place = found[0]
         listener = socket.socket(family, kind, protocol)
