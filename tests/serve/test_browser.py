@@ -20,7 +20,9 @@ from clom.model.store import save_model
 from clom.model.teaching import learn_pictures
 from clom.nets import AdapterSettings
 from clom.serve.client import Client
-from serve.running import serving, wait_until
+from clom.serve.kept import Assignment, Kept
+from clom.serve.security import Access
+from serve.running import pictures, serving, wait_until, warm_model
 
 pytest.importorskip("playwright", reason="make test-browser installs it")
 from axe_playwright_python.sync_playwright import Axe
@@ -45,7 +47,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A server whose model knows patterns: pretrained features, and lessons of a few seconds."""
     learning = {
-        "plan": {"epochs": 4, "batch": 8},
+        "plan": {"epochs": 3, "batch": 8},
         "augmentation": {"crop_area": (0.5, 1.0)},
         "head": {"views": 1},
     }
@@ -89,7 +91,7 @@ def picture(page: Page, name: str) -> None:
     """Keep a picture of the page, if somebody wants to look at it."""
     if folder := os.environ.get("SCREENSHOTS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True, caret="initial")  # hiding it breaks the policy
 
 
 def ask(page: Page, files: list[Path]) -> list[str]:
@@ -212,3 +214,22 @@ def prepare(page: Page, section: str, photos: Path) -> None:
         page.click("summary")
     else:
         expect(page.locator(".route")).not_to_have_count(0)
+
+
+def test_after_a_restart_it_offers_to_go_on(browser: Browser, tmp_path: Path) -> None:
+    """Also to who has to enter the token first."""
+    path = warm_model(tmp_path / "model.safetensors")
+    left = pictures("blue", "yellow")
+    lesson = Assignment("abc", "pets", ("cat", "dog"), (10, 10), ())
+    Kept(path).write(lesson, left.images.pixels, left.images.labels.tolist())
+    with serving(path, access=Access(token="let me in")) as (client, _):
+        page = browser.new_page()
+        page.goto(client.url)
+        expect(page.locator("#teach-job")).to_contain_text("pets was interrupted")
+        page.click("text=Go on")
+        expect(page.locator("#teach-job .said-here")).to_contain_text("right token")
+        page.fill("#teach-token", "let me in")
+        page.click("text=Go on")
+        expect(page.locator("#job-done")).to_have_text("Learned: cat, dog", timeout=60_000)
+        page.close()
+    assert not Kept(path).folder.exists()

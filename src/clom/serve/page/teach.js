@@ -15,6 +15,8 @@ export function setUp(given) {
   byId("teach-folder").addEventListener("change", (event) => { addFolders([...event.target.files]); event.target.value = ""; });
   byId("teach-form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
   byId("teach-token").value = api.token.get();
+  byId("teach-token").addEventListener("input", () => api.token.set(byId("teach-token").value));
+  byId("teach-token-field").addEventListener("submit", (event) => event.preventDefault());
   addClass();
   addClass();
 }
@@ -174,7 +176,6 @@ function complain(text, field) {
 async function send() {
   const [text, field] = problem();
   if (text) return complain(text, field);
-  api.token.set(byId("teach-token").value);
   const button = byId("teach-go");
   button.disabled = true;
   try {
