@@ -259,7 +259,7 @@ function drawWaiting(job) {
   byId("teach-job").replaceChildren(make("div", { class: "panel job" },
     make("h2", {}, job.state === "failed" ? `${job.task} was not learned` : `${job.task} was interrupted`),
     job.problem ? make("p", { class: "note bad" }, job.problem) : null,
-    make("p", {}, `The model is as it was, and nothing is lost: ${count(pictures, "picture")} are kept (${summaryOf(job)}). Go on starts the lesson again with them.`),
+    make("p", {}, `The model is as it was, and nothing is lost: ${count(pictures, "picture")} are kept (${summaryOf(job)}). “Go on” starts the lesson again with them.`),
     make("p", { class: "note bad said-here", role: "alert", hidden: true }),
     make("div", { class: "buttons" }, on, off)));
 }
