@@ -6,7 +6,7 @@ import logging
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -14,6 +14,9 @@ from rich.console import Console
 
 from clom.cli.learn import say
 from clom.errors import UserError
+
+if TYPE_CHECKING:
+    from clom.serve.security import Access
 
 
 def serve_command(
@@ -117,10 +120,7 @@ def _make_if_missing(console: Console, model: Path, method: str | None, backbone
         say(console, f"{model} is new and has learned nothing yet.")
 
 
-def _say_where(console: Console, access: object, port: int) -> None:
-    from clom.serve.security import Access
-
-    assert isinstance(access, Access)
+def _say_where(console: Console, access: Access, port: int) -> None:
     name = access.host.strip("[]")
     shown = f"[{name}]" if ":" in name else name
     say(console, f"Open http://{shown}:{port} in a browser. Ctrl-C ends it.")
