@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import calibration, inference, report, step, storage
+from benchmarks import calibration, checkpoints, inference, report, step, storage
 from benchmarks.measure import Figure
 from clom import machine
 
@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, Callable[[bool], list[Figure]]] = {
     "auc": calibration.auc_figures,
     "memory": storage.memory_figures,
     "loading": storage.loading_figures,
+    "checkpoints": checkpoints.figures,
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
+from benchmarks.crash import Crasher, crash
 from benchmarks.inference import predict
 from benchmarks.measure import figure, interleaved, ratios
 from benchmarks.models import Masked, random_pixels, subject, untrained
@@ -110,8 +111,9 @@ def test_everything_is_measured_and_written(tmp_path: Path, capsys: pytest.Captu
     figures = content["figures"]
     assert all(entry["median"] >= 0 and entry["unit"] and len(entry["quartiles"]) == 2 for entry in figures)
     limited = [entry for entry in figures if entry["limit"] is not None]
-    # Two steps, four of answering each network less the two of cutting it, two calibrations, four of memory.
-    assert len(limited) == 2 + 6 + 2 + 4
+    # Two steps, four of answering each network less the two of cutting it, two calibrations, four of memory, two of
+    # checkpoints.
+    assert len(limited) == 2 + 6 + 2 + 4 + 2
     for part in ("augmentation", "network", "loss", "update"):
         assert sum(entry["name"] == f"part: {part}" for entry in figures) == 3
     same = [entry for entry in limited if "different predictions" in entry["name"]]
@@ -130,3 +132,11 @@ def test_a_full_report_does_not_say_that_it_was_quick() -> None:
     assert "mean nothing" not in text
     assert "| a group: a name | 2 x [1.5 - 3], 3 | >= 3 x | 0.67 | under |" in text
     assert "### A group" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["clom", "derpp"])
+def test_killed_runs_end_as_unbroken_ones(method: str, tmp_path: Path) -> None:
+    equal, within = crash(Crasher.of(method), kills=4, seed=1, place=tmp_path)
+    assert equal == 4
+    assert within >= 1

@@ -94,3 +94,14 @@ def test_importing_clom_changes_no_setting(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.split() == ["1", "True"]
+
+
+@pytest.mark.usefixtures("restored_threads")
+def test_determinism_is_asked_for_and_taken_back() -> None:
+    try:
+        machine.tune_process(1, deterministic=True)
+        assert torch.are_deterministic_algorithms_enabled()
+        machine.tune_process(1)
+        assert not torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)

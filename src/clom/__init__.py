@@ -28,8 +28,10 @@ if TYPE_CHECKING:
         save_model,
         split,
     )
+    from clom.model.estimator import ClomClassifier
 
 __all__ = [
+    "ClomClassifier",
     "Images",
     "Method",
     "Stream",
@@ -46,5 +48,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Loaded when first used: torch takes a second, and `clom --help` should not.
     if name in __all__:
-        return getattr(import_module("clom.api"), name)
+        place = "clom.model.estimator" if name == "ClomClassifier" else "clom.api"
+        return getattr(import_module(place), name)
     raise AttributeError(f"module 'clom' has no attribute '{name}'")

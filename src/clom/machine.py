@@ -14,8 +14,8 @@ from typing import Any
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
 
-def tune_process(threads: int | None = None) -> None:
-    """Keep freed memory for the next step, flush denormals, use every core once.
+def tune_process(threads: int | None = None, deterministic: bool = False) -> None:
+    """Keep freed memory for the next step, flush denormals, use every core once; refuse what is not repeatable.
 
     Activations of one training step are large enough for glibc to map and unmap them each time; the page faults then
     cost more than the arithmetic. Keeping the memory makes a step two to seven times faster.
@@ -31,6 +31,9 @@ def tune_process(threads: int | None = None) -> None:
             pass  # another C library: nothing to tune, nothing lost
     torch.set_flush_denormal(True)  # soft gates make numbers too small for the fast path
     torch.set_num_threads(threads or cores())
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may choose as it likes
+    torch.use_deterministic_algorithms(deterministic)
 
 
 def cores() -> int:
@@ -61,7 +64,7 @@ def describe() -> dict[str, Any]:
     import torch
 
     packages = {}
-    for name in ("clom", "torch", "numpy", "scikit-learn"):
+    for name in ("clom", "torch", "numpy", "scikit-learn", "safetensors", "pillow"):
         try:
             packages[name] = version(name)
         except PackageNotFoundError:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from clom.errors import UserError
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Settings(BaseModel):
@@ -45,3 +49,22 @@ def _filled(default: Any, given: Any) -> Any:
 def _kind_is_fixed(group: Settings) -> bool:
     """Whether `kind` names the type of the group (one of several that are allowed), and not a choice within it."""
     return len(getattr(type(group).model_fields["kind"].annotation, "__args__", ())) == 1
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, group by group; neither is changed."""
+    result = {key: merged(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = merged(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
+    return result
+
+
+def set_dotted(target: dict[str, Any], name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        inner = target.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise UserError(f"'{name}' cannot be set: '{part}' is a value, not a group of settings.")
+        target = inner
+    target[last] = value

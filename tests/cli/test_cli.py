@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 import struct
 import subprocess
 import sys
@@ -52,7 +54,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(catalog, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(catalog, "_fetch", no_download)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(machine, "tune_process", lambda threads=None: None)
+    monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
     return tmp_path
 
 
@@ -233,6 +235,42 @@ def test_ctrl_c_says_how_to_go_on(clom: Clom, elsewhere: Path, monkeypatch: pyte
     assert "Learned task 2" in again.out
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_within_a_task_loses_nothing(
+    clom: Clom, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    monkeypatch.setattr(figures, "draw_run", no_picture)
+    asked: list[bool] = []
+    monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: asked.append(deterministic))
+    real, steps = Display.step, list[Progress]()
+
+    def signalled(self: Display, step: Progress) -> None:
+        real(self, step)
+        steps.append(step)
+        if len(steps) == 2:
+            os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Display, "step", signalled)
+        outcome = clom("run", "digits-5t", *TINY, "--set=learning.plan.batch=4", "--out=here", "--deterministic")
+    assert outcome.code == code
+    assert "Traceback" not in outcome.err
+    assert "clom resume here" in outcome.out
+    about = elsewhere / "here" / "environment.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"deterministic": True}))
+    monkeypatch.setattr(Display, "step", lambda self, step: steps.append(step))
+    again = clom("resume", "here")
+    assert again.code == 0
+    assert [step.done for step in steps[:3]] == [1, 2, 3], "no step is done twice"
+    assert asked == [True, True], "how it was begun is how it goes on"
+
+
+def test_resuming_what_is_no_run(clom: Clom, elsewhere: Path) -> None:
+    outcome = clom("resume", "nowhere")
+    assert outcome.code == 2
+    assert "nowhere" in outcome.err
+
+
 # --- data --------------------------------------------------------------------------------------------------------
 
 
@@ -333,7 +371,9 @@ def test_doctor(clom: Clom, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def evaluated(n_tasks: int, capacity: float) -> TaskResult:
     way = ClassIncremental(0.5, [0.5] * n_tasks, 0.6, 0.7, 0.7, [[1.0]])
-    return TaskResult(Evaluation(n_tasks, 0.75, [0.75] * n_tasks, {"none": way}), 0.5, {"conv1": capacity, "fc": 0.1})
+    return TaskResult(
+        Evaluation(n_tasks, 0.75, [0.75] * n_tasks, {"none": way}), 0.5, 0.9, {"conv1": capacity, "fc": 0.1}
+    )
 
 
 def shown(*events: Progress | TaskResult, pause: float = 0.0) -> list[str]:

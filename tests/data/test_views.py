@@ -16,6 +16,7 @@ from torch import Tensor
 from clom.data import views as module
 from clom.data.views import (
     Augmentation,
+    Order,
     augment,
     classifier_views,
     contrastive_views,
@@ -385,16 +386,27 @@ def test_in_the_authors_order_one_flip_serves_all_rotations_of_a_view() -> None:
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("order", ["paper", "authors"])
-def test_one_rotation_gives_two_plain_views(order: Literal["paper", "authors"]) -> None:
+def test_drawn_rotations_turn_both_views_of_an_image_alike() -> None:
+    pixels, labels = byte_images(n=40), torch.arange(40) % 3
+    views, targets = contrastive_views(pixels, labels, 3, NOTHING, seeded(), order="drawn")
+    assert views.shape == (80, 3, 8, 8)
+    assert torch.equal(targets[:40], targets[40:])
+    assert torch.equal(targets % 3, labels.repeat(2))
+    assert set((targets // 3).tolist()) == {0, 1, 2, 3}
+    for view, target, image in zip(views, targets, pixels.repeat(2, 1, 1, 1), strict=True):
+        assert torch.equal(view, rotate(image[None], int(target) // 3)[0] / 255)
+
+
+@pytest.mark.parametrize("order", ["paper", "authors", "drawn"])
+def test_one_rotation_gives_two_plain_views(order: Order) -> None:
     labels = torch.tensor([2, 0, 1, 1, 0, 2])
     views, targets = contrastive_views(byte_images(), labels, 3, ALL, seeded(), rotations=1, order=order)
     assert views.shape == (12, 3, 8, 8)
     assert targets.tolist() == labels.tolist() * 2
 
 
-@pytest.mark.parametrize("order", ["paper", "authors"])
-def test_contrastive_views_repeat_with_the_seed(order: Literal["paper", "authors"]) -> None:
+@pytest.mark.parametrize("order", ["paper", "authors", "drawn"])
+def test_contrastive_views_repeat_with_the_seed(order: Order) -> None:
     pixels, labels = byte_images(), torch.zeros(6, dtype=torch.int64)
     first = contrastive_views(pixels, labels, 1, ALL, seeded(5), order=order)[0]
     assert torch.equal(first, contrastive_views(pixels, labels, 1, ALL, seeded(5), order=order)[0])
@@ -430,5 +442,5 @@ def test_wrong_batches_are_refused() -> None:
         classifier_views(byte_images() / 255, labels, 1, ALL, seeded())
     with pytest.raises(ValueError, match="one for each image"):
         contrastive_views(byte_images(), labels[:5], 1, ALL, seeded())
-    with pytest.raises(ValueError, match="'paper' or 'authors'"):
+    with pytest.raises(ValueError, match="'paper', 'authors' or 'drawn'"):
         contrastive_views(byte_images(), labels, 1, ALL, seeded(), order="other")  # type: ignore[arg-type]

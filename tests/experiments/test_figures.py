@@ -19,7 +19,7 @@ def made_up(folder: Path, n_tasks: int, gates: bool = True, ways: tuple[str, ...
         confusion = [[1.0 if row == column else 0.0 for column in range(count)] for row in range(count)]
         way = ClassIncremental(0.7, [0.7] * count, 0.8, 0.9, 0.9, confusion)
         capacity = {"conv1": 0.2 * count / n_tasks, "fc": 0.9 * count / n_tasks} if gates else {}
-        return TaskResult(Evaluation(count, 0.95, [0.95] * count, dict.fromkeys(ways, way)), 0.1, capacity)
+        return TaskResult(Evaluation(count, 0.95, [0.95] * count, dict.fromkeys(ways, way)), 0.1, 0.2, capacity)
 
     config = resolve("digits-5t")
     tasks = [after(count) for count in range(1, n_tasks + 1)]

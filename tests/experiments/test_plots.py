@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from clom.cli import main
 from clom.errors import UserError
-from clom.experiments import plots
+from clom.experiments import plots, run_plots
 from clom.experiments.comparison import Results, method_order
 from clom.experiments.config import resolve
 from clom.experiments.ledger import add
@@ -55,9 +55,9 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", plots.OF_RUNS)
+@pytest.mark.parametrize("name", run_plots.OF_RUNS)
 def test_pictures_of_a_run(name: str, run: Path, tmp_path: Path) -> None:
-    paths = plots.OF_RUNS[name](run, tmp_path / "out")
+    paths = run_plots.OF_RUNS[name](run, tmp_path / "out")
     assert [path.name for path in paths] == [f"{name}-{run.name}.svg", f"{name}-{run.name}.png"]
     check(paths)
 
@@ -92,8 +92,8 @@ def test_til_curves_leave_out_clom_without_calibration() -> None:
 
 
 def test_augmentations_of_a_photo_and_of_grey_digits(tmp_path: Path) -> None:
-    check(plots.draw_augmentations(tmp_path / "photo"))
-    check(plots.draw_augmentations(tmp_path / "digits", "digits-5t"))  # no view of a grey image has colours
+    check(run_plots.draw_augmentations(tmp_path / "photo"))
+    check(run_plots.draw_augmentations(tmp_path / "digits", "digits-5t"))  # no view of a grey image has colours
 
 
 def test_mistakes(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,7 @@ def test_mistakes(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str])
         plots.draw_from_ledger("forgetting", [made_up()], tmp_path, "paper")
     (run / "metrics.jsonl").write_text('{"capacity": {}}', encoding="utf-8")
     with pytest.raises(UserError, match="no gates"):
-        plots.draw_capacity(run, tmp_path)
+        run_plots.draw_capacity(run, tmp_path)
     for words in (["capacity"], ["forgetting", str(run)], ["scores", str(tmp_path)], ["histogram"]):
         with pytest.raises(SystemExit) as end:
             main(["figure", *words, "--out", str(tmp_path / "none")])

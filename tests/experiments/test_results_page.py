@@ -91,7 +91,7 @@ def test_the_page_says_it_all() -> None:
     assert page.index("## Budget `cpu`") < page.index("## Budget `smoke`")
     assert "| CLOM | **99.0 ± 0.0** (99.9) | 91.0 ± 1.4 (96.9) |" in page
     assert "| `clom` | 0, 1 | 99.0 ± 0.0 | 91.0 ± 1.4 |" in page
-    assert "| 1 kB | 2.50 M | 2.0 ± 0.0 | abc1234 |" in page
+    assert "| 1 kB | 2.50 M | 2.0 ± 0.0 | – | abc1234 |" in page
     assert "clom run mnist-5t --method METHOD --budget cpu --seed SEED" in page
     assert "`clom run mnist-5t --method clom --budget cpu --seed 0 --set memory_per_class=5`" in page
     assert "Commits: abc1234 (4 runs). Versions: python 3.11.7, torch 2.13.0. Machines: a CPU." in page

@@ -23,10 +23,11 @@ from clom.experiments.comparison import (
     paper_number,
     paper_systems,
 )
+from clom.experiments.layout import Entry, Table
 from clom.experiments.ledger import Row, add
 from clom.experiments.names import read_paper
 from clom.experiments.rendering import DASH, to_csv, to_latex, to_markdown
-from clom.experiments.tables import TABLES, Entry, Table, make_table
+from clom.experiments.tables import TABLES, make_table
 from clom.methods.registry import PAPER_METHODS
 
 

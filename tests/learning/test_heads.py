@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clom.learning.heads import HeadSettings, solve_head
+from clom.learning.heads import HeadSettings, solve_head, weigh_rotations
 
 
 def blobs(n: int = 60, n_classes: int = 3, d: int = 5, spread: float = 0.3) -> tuple[Tensor, Tensor]:
@@ -84,3 +84,47 @@ def test_features_that_are_all_zero_give_the_class_frequencies() -> None:
     head = solve_head(torch.zeros(40, 3), labels, 2, HeadSettings())
     assert torch.equal(head.weight, torch.zeros(2, 3))
     assert head(torch.zeros(1, 3)).softmax(1)[0].tolist() == pytest.approx([0.75, 0.25], abs=1e-3)
+
+
+def test_a_discriminant_head_of_four_points() -> None:
+    """Means (2, 0) and (0, 2); deviations +-(1, 0) and +-(0, 1): covariance 1/2, so weights 2 mu and biases -4."""
+    features = torch.tensor([[3.0, 0], [1, 0], [0, 3], [0, 1]])
+    head = solve_head(features, torch.tensor([0, 0, 1, 1]), 2, HeadSettings(kind="discriminant", shrinkage=0.3))
+    torch.testing.assert_close(head.weight, torch.tensor([[4.0, 0], [0, 4]]), check_stride=False)
+    torch.testing.assert_close(head.bias, torch.tensor([-4.0, -4]))
+    assert head.weight.is_contiguous()
+
+
+def test_discriminants_answer_as_the_likelihood_does() -> None:
+    """With one covariance for all classes, differences of scores are differences of log-likelihoods."""
+    features, labels = blobs(n=90, spread=1.0)
+    head = solve_head(features, labels, 3, HeadSettings(kind="discriminant", shrinkage=1e-6))
+    means = torch.stack([features[labels == label].mean(0) for label in range(3)])
+    deviations = features - means[labels]
+    covariance = deviations.T @ deviations / len(features)
+    apart = features[:, None] - means  # [n, classes, d]
+    likelihood = -(apart @ torch.linalg.inv(covariance) * apart).sum(2) / 2  # but for what all classes share
+    scores = head(features)
+    torch.testing.assert_close(
+        scores - scores[:, :1], likelihood - likelihood[:, :1], atol=1e-2, rtol=1e-3, check_dtype=False
+    )
+
+
+def test_one_sample_a_class_has_discriminants() -> None:
+    head = solve_head(torch.eye(3), torch.arange(3), 3, HeadSettings(kind="discriminant"))
+    assert torch.equal(head(torch.eye(3)).argmax(1), torch.arange(3))
+
+
+def test_the_mean_over_rotations_becomes_a_weighted_one() -> None:
+    head = torch.nn.Linear(3, 8)  # two classes
+    features = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))  # one image in four rotations
+
+    def average() -> Tensor:
+        return torch.stack([head(features[turn])[2 * turn : 2 * turn + 2] for turn in range(4)])
+
+    before = average()
+    weigh_rotations(head, 0.25)
+    assert torch.equal(average(), before), "a quarter changes something"
+    weigh_rotations(head, 0.4)
+    expected = 0.4 * before[0] + 0.2 * before[1:].sum(0)
+    torch.testing.assert_close(average().mean(0), expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,16 @@ from torch.nn import functional as F
 
 from clom.data.images import DataSet
 from clom.data.stream import Stream, split
+from clom.data.views import rotate
 from clom.errors import UserError
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.contrastive import ContrastiveSettings
+from clom.learning.heads import DiscriminantHead, discriminants
 from clom.methods import frozen
+from clom.methods.base import Method
 from clom.methods.clom import Clom, ClomSettings
-from clom.methods.frozen import FrozenMethod, Ncm, NcmSettings, Slda, SldaSettings, discriminants
+from clom.methods.frozen import FrozenMethod, Ncm, NcmSettings, Slda, SldaSettings
 from clom.model.store import load_model, save_model
 from clom.nets import AdapterSettings, AlexNetSettings
 from clom.nets import pretrained as pretrained_module
@@ -42,6 +46,13 @@ def clom(seed: int = 0) -> Clom:
     return Clom(NET, ClomSettings(learning=learning, memory_per_class=2), (1, 8, 8), seed)
 
 
+def discriminant(seed: int = 0) -> Clom:
+    """CLOM as it learns people's photos."""
+    head = {"kind": "discriminant", "views": 2, "upright": 0.5}
+    learning = ContrastiveSettings.model_validate({"plan": {"epochs": 2, "batch": 12}, "head": head})
+    return Clom(NET, ClomSettings(learning=learning, memory_per_class=2), (1, 8, 8), seed)
+
+
 def test_ncm_is_a_method(tiny_stream: Stream) -> None:
     check_method(ncm, tiny_stream)
 
@@ -52,6 +63,53 @@ def test_slda_is_a_method(tiny_stream: Stream) -> None:
 
 def test_clom_with_adapters_is_a_method(tiny_stream: Stream) -> None:
     check_method(clom, tiny_stream)
+
+
+def test_clom_with_discriminants_is_a_method(tiny_stream: Stream) -> None:
+    check_method(discriminant, tiny_stream)
+
+
+@pytest.mark.parametrize("make", [ncm, slda, clom, discriminant])
+def test_what_belongs_is_told_with_the_blocks_and_for_ever(make: Callable[[], Method], tiny_stream: Stream) -> None:
+    method, pixels = make(), tiny_stream.tests[0].pixels
+    assert method.belonging(pixels).shape == (len(pixels), 0)
+    old = torch.empty(len(pixels), 0)
+    for count, task in enumerate(tiny_stream, start=1):
+        method.learn(task)
+        blocks, belonging = method.answers(pixels)
+        assert belonging.shape == (len(pixels), count)
+        assert bool(torch.isfinite(belonging).all())
+        assert all(torch.equal(a, b) for a, b in zip(blocks, method.blocks(pixels), strict=True))
+        assert torch.equal(belonging[:, : count - 1], old), "another task changed what belongs to the old ones"
+        assert torch.equal(method.belonging(pixels), belonging)
+        old = belonging
+    assert method.belonging(pixels[:0]).shape == (0, 3)
+
+
+def test_an_image_belongs_as_its_features_point_to_a_class_mean(tiny_stream: Stream) -> None:
+    """A rotation is compared with the means of that rotation; the best class is that of the mean over rotations."""
+    method = discriminant()
+    method.learn(tiny_stream[0])
+    pixels = tiny_stream.tests[0].pixels
+    (head,) = method.heads
+    assert isinstance(head, DiscriminantHead)
+    torch.testing.assert_close(head.means.norm(dim=1), torch.ones(8))
+    cosines = torch.zeros(len(pixels), 2)
+    for turn in range(4):
+        features = F.normalize(method.features(rotate(pixels, turn), 0))
+        cosines += features @ head.means[2 * turn : 2 * turn + 2].T / 4
+    torch.testing.assert_close(method.belonging(pixels)[:, 0], cosines.amax(1), atol=1e-5, rtol=1e-4)
+
+
+def test_many_classes_do_not_change_old_scores(tiny_stream: Stream) -> None:
+    """Distances to more than 25 points are computed in another way, which rounds otherwise."""
+    method, task = ncm(), tiny_stream[0]
+    pixels = tiny_stream.tests[0].pixels
+    method.learn(task)
+    old = method.blocks(pixels)[0]
+    for number in range(14):
+        method.learn(replace(task, name=f"again {number}", class_names=(f"a{number}", f"b{number}")))
+    assert torch.equal(method.blocks(pixels)[0], old)
 
 
 def test_ncm_answers_by_the_nearest_mean(tiny_stream: Stream) -> None:

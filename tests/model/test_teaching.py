@@ -20,7 +20,7 @@ from clom.methods.frozen import Ncm, NcmSettings
 from clom.model import create
 from clom.model.describe import describe
 from clom.model.fingerprint import fingerprint
-from clom.model.store import load_model
+from clom.model.store import load_model, save_model
 from clom.model.teaching import LessonPlan, Listener, teach
 from clom.model.timing import estimate_seconds
 from clom.nets import AdapterSettings, ResNet18Settings
@@ -201,6 +201,29 @@ def test_a_failure_while_learning(taught: Path) -> None:
         teach(taught, lambda size: given("blue", "grey"), "sea", listener=Listener(on_step=fail))
     assert taught.read_bytes() == before
     assert files(taught.parent) == ["my.model"]
+
+
+def test_the_same_lesson_again_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same numbers as an unbroken lesson; another lesson begins at its beginning."""
+    monkeypatch.setattr("clom.model.checkpoints.CheckpointFolder.due", lambda self: True)
+    whole, broken = tmp_path / "whole" / "my.model", tmp_path / "broken" / "my.model"
+    for path in (whole, broken):
+        save_model(path, clom(net=CONV, epochs=3))
+    teach(whole, lambda size: given("blue", "grey"), "sea")
+    steps: list[int] = []
+
+    def fail(step: Progress) -> None:
+        steps.append(step.done)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        teach(broken, lambda size: given("blue", "grey"), "sea", listener=Listener(on_step=fail))
+    teach(broken, lambda size: given("blue", "grey"), "sea", listener=Listener(on_step=fail))
+    assert steps[:4] == [1, 2, 3, 3]
+    assert files(broken.parent) == ["my.model"]
+    one, other = (load_model(path).state_dict() for path in (whole, broken))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def test_leftovers_of_killed_processes_are_removed(taught: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from cyclopts import App, CycloptsError
 
 from clom.errors import UserError
+from clom.launch import read_launch
 
 COMMANDS = {
     "learn": "Teach a model the classes of a folder of photos; a new model is made if there is none.",
@@ -21,6 +23,7 @@ COMMANDS = {
     "example-photos": "Draw folders of example photos to try the commands above with.",
     "demo": "Learn embedded digits, task by task, in about two minutes.",
     "run": "Learn an experiment's tasks one after another and measure after each.",
+    "resume": "Go on with an interrupted run.",
     "grid": "Do all runs that a file lists; finished ones are skipped.",
     "record": "Add finished runs to the ledger.",
     "scores": "Compare OOD scores on a finished run: which tells its tasks and other images apart best.",
@@ -30,8 +33,10 @@ COMMANDS = {
     "results": "Write the page of results from the ledger.",
     "list": "Show the experiments, the methods and the budgets.",
     "doctor": "Show what this machine can do and how long each experiment would take.",
+    "export": "Write a model as one ONNX or torch.export file for other programs.",
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",
 }
+IN_SEVERAL_PROCESSES = ("run", "resume")
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
@@ -55,20 +60,39 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"clom: warning: {message}", file=sys.stderr)
 
 
+def _check_launch(arguments: Sequence[str]) -> None:
+    """Under torchrun every process gets the same command: most would do the same work several times."""
+    command = next(iter(arguments), "")
+    if read_launch().size > 1 and command in COMMANDS and command not in IN_SEVERAL_PROCESSES:
+        raise UserError(f"'clom {command}' is for one process: start it without torchrun, which is for 'clom run'.")
+
+
+def _speaker() -> str:
+    """Of several processes the first speaks for all; the others say who they are."""
+    rank = os.environ.get("RANK") or "0"
+    return "clom" if rank == "0" else f"clom, process {rank}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. A user's mistake ends with one message and exit code 2, never with a traceback."""
     warnings.showwarning = _show_warning
     try:
+        _check_launch(sys.argv[1:] if arguments is None else arguments)
         make_app()(arguments, exit_on_error=False, print_error=False)
     except (UserError, CycloptsError) as problem:
-        print(f"clom: {problem}", file=sys.stderr)
+        print(f"{_speaker()}: {problem}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except OSError as problem:
         if isinstance(problem, BrokenPipeError):
             sys.stderr.close()  # the reader of our output has left; there is nobody to tell
             sys.exit(0)
         where = f": {problem.filename}" if problem.filename else ""
-        print(f"clom: {problem.strerror or problem}{where}", file=sys.stderr)
+        print(f"{_speaker()}: {problem.strerror or problem}{where}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+    except (MemoryError, RuntimeError) as problem:
+        if not isinstance(problem, MemoryError) and "allocate memory" not in str(problem):
+            raise
+        print("clom: the memory of this machine does not suffice. A smaller network or batch helps.", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         print("\nclom: stopped.", file=sys.stderr)

@@ -45,7 +45,8 @@ def figure_command(
     """
     from clom.experiments.ledger import read
     from clom.experiments.names import experiment_names
-    from clom.experiments.plots import OF_RUNS, draw_augmentations, draw_from_ledger
+    from clom.experiments.plots import draw_from_ledger
+    from clom.experiments.run_plots import OF_RUNS, draw_augmentations
     from clom.experiments.tables import check_rows
 
     for one in experiment:

@@ -24,6 +24,7 @@ def grid_command(
     data: Path | None = None,
     ledger: Path | None = None,
     jobs: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
+    threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     cluster: Literal["none", "slurm", "local"] = "none",
     dry_run: bool = False,
 ) -> None:
@@ -40,7 +41,9 @@ def grid_command(
     ledger
         File to which every finished run is added, for example results/ledger.jsonl.
     jobs
-        Runs at the same time, each with its share of the cores.
+        Runs at the same time.
+    threads
+        Threads of each run; by default its share of the cores.
     cluster
         Hand the open runs to SLURM through submitit (clom[slurm]), or to submitit's local executor.
     dry_run
@@ -61,7 +64,7 @@ def grid_command(
     if cluster != "none":
         _submit(console, remaining, data, out, cluster)
     else:
-        _work(console, remaining, data, ledger, jobs)
+        _work(console, remaining, data, ledger, jobs, threads)
     failed = [cell for cell in todo if cell.failure]
     for cell in failed:
         console.print(f"failed: {cell.name}: {cell.failure}", highlight=False, soft_wrap=True)
@@ -69,10 +72,12 @@ def grid_command(
         raise UserError(f"{len(failed)} of {len(todo)} runs failed. The same command tries them again.")
 
 
-def _work(console: Console, remaining: list[Cell], data: Path | None, ledger: Path | None, jobs: int) -> None:
+def _work(
+    console: Console, remaining: list[Cell], data: Path | None, ledger: Path | None, jobs: int, threads: int | None
+) -> None:
     from clom import machine
 
-    threads = max(1, machine.cores() // jobs)
+    threads = threads or max(1, machine.cores() // jobs)
     started, n_done = time.monotonic(), 0
     pool = ThreadPoolExecutor(jobs)
     running: dict[Future[bool], Cell] = {pool.submit(cell.run, data, threads): cell for cell in remaining}

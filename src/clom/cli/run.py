@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
+
+from clom.launch import read_launch
 
 if TYPE_CHECKING:
     from clom.experiments.config import RunConfig
@@ -26,10 +29,13 @@ def run_command(
     config: Path | None = None,
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = (),
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    deterministic: Annotated[bool, Parameter(negative=())] = False,
+    checkpoint_every: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
 ) -> None:
     """Learn an experiment's tasks one after another and measure after each.
 
-    Everything the run leaves is in one folder. The same command again continues an interrupted run.
+    Everything the run leaves is in one folder. The same command again continues an interrupted run, within a task too;
+    so does `clom resume` with the folder.
 
     Parameters
     ----------
@@ -51,34 +57,59 @@ def run_command(
         One setting, for example --set learning.plan.epochs=10; may be repeated.
     threads
         Threads to compute with; by default one per core.
+    deterministic
+        Refuse any operation whose result may differ between two executions on this machine.
+    checkpoint_every
+        Seconds between two checkpoints within a task, by default 10: what a crash costs at most.
     """
     from clom.experiments.config import flatten, parse_overrides, read_settings_file, resolve
 
     overrides = {**(flatten(read_settings_file(config, experiment)) if config else {}), **parse_overrides(set)}
     resolved = resolve(experiment, method, budget, seed, overrides)
     suffix = f"-{hashlib.sha256(json.dumps(overrides, sort_keys=True).encode()).hexdigest()[:6]}" if overrides else ""
-    show_run(Console(), resolved, out or Path("runs") / (resolved.run_name + suffix), data, threads)
+    folder = out or Path("runs") / (resolved.run_name + suffix)
+    show_run(Console(), resolved, folder, data, threads, deterministic, checkpoint_every)
 
 
-def show_run(console: Console, config: RunConfig, folder: Path, data: Path | None, threads: int | None) -> None:
+def show_run(
+    console: Console,
+    config: RunConfig,
+    folder: Path,
+    data: Path | None,
+    threads: int | None,
+    deterministic: bool = False,
+    checkpoint_every: float | None = None,
+) -> None:
     """Execute a run in front of a person."""
     from clom import machine
     from clom.cli.display import Display, result_table, summary_lines
     from clom.experiments.figures import draw_run
     from clom.experiments.run import execute, is_finished
+    from clom.experiments.together import load_stream, together
+    from clom.model.checkpoints import SECONDS
+    from clom.stopping import Stopped, StopRequest
 
-    machine.tune_process(threads)
+    launch = read_launch()
+    machine.tune_process(threads or max(1, machine.cores() // launch.local_size), deterministic)
     nothing_to_do = is_finished(folder)
+    every = SECONDS if checkpoint_every is None else checkpoint_every
     try:
-        stream = config.data.stream(data, config.seed)
-        with Display(console, len(stream)) as display:
-            result = execute(config, stream, folder, display.step, display.task_done)
-    except KeyboardInterrupt:
+        with together(launch, config, folder) as place:
+            stream = load_stream(launch, config, data)
+            if not launch.leads:
+                execute(config, stream, place, every=math.inf, data=data)
+                return
+            with StopRequest() as stop, Display(console, len(stream)) as display:
+                steps = display.step, display.task_done
+                result = execute(config, stream, place, *steps, every=every, stop=stop, data=data)
+    except KeyboardInterrupt as request:
         console.print(
-            f"Stopped. Finished tasks are in {folder}; the same command goes on from there.",
+            f"Stopped. What was done is in {folder}; the same command, or 'clom resume {folder}', goes on from there.",
             highlight=False,
             soft_wrap=True,
         )
+        if isinstance(request, Stopped):
+            raise SystemExit(request.exit_code) from None
         raise
     if nothing_to_do:
         console.print(

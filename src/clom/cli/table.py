@@ -13,7 +13,7 @@ from rich.table import Table as Shown
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from clom.experiments.tables import Table
+    from clom.experiments.layout import Table
 
 
 def table_command(

@@ -159,8 +159,11 @@ def unpack(archive: Path, target: Path) -> None:
         else:
             with tarfile.open(archive) as tar:
                 tar.extractall(target, filter="data")
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"{archive}: expected a sound archive, but {error}.") from error
+    except DataError:
+        raise
+    except Exception as error:  # besides their own errors, damaged archives raise those of every layer below
+        why = str(error)[:300] or type(error).__name__
+        raise DataError(f"{archive}: expected a sound archive, but {why}.") from error
 
 
 def _unpack_zip(archive: Path, target: Path) -> None:

@@ -6,6 +6,7 @@ Every reader checks what it finds and raises a `DataError` that names the file, 
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import zipfile
 import zlib
@@ -16,12 +17,14 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
 from clom.data.images import DataSet, Images
 from clom.data.unpickle import load_dictionary
 from clom.errors import DataError
+from clom.files import MOST_DATA, check_regular, read_text
 
 Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -29,10 +32,14 @@ Labels = NDArray[np.int64]
 _GZIP_MAGIC = b"\x1f\x8b"
 _DEFLATE_LIMIT = 1032  # deflate cannot shrink bytes by more than this factor
 _IDX_BYTE = 8  # the type code of unsigned bytes, the only type that images and labels use
+_IDX_DIMENSIONS = 4
 _CHUNK = 1 << 20
 _CIFAR_SHAPE = (3, 32, 32)
 _TINY_SIDE, _TINY_TARGET = 64, 32
+_TINY_FORMATS = ("JPEG", "PNG")
+_MOST_NAME = 100
 _DIGITS_TEST = 5
+_MOST_TEXT = 300
 
 
 # --- IDX ------------------------------------------------------------------------------------------------------------
@@ -40,11 +47,12 @@ _DIGITS_TEST = 5
 
 def read_idx(path: Path) -> Bytes:
     """The byte array of an IDX file, plain or gzipped (told by its first bytes, whatever its name)."""
+    check_regular(path)
     try:
         with path.open("rb") as raw:
             zipped = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
-            limit = path.stat().st_size * (_DEFLATE_LIMIT if zipped else 1)
+            limit = min(MOST_DATA, path.stat().st_size * (_DEFLATE_LIMIT if zipped else 1))
             if not zipped:
                 return _parse_idx(path, raw, limit)
             with gzip.GzipFile(fileobj=raw) as unzipped:
@@ -58,7 +66,7 @@ def read_idx(path: Path) -> Bytes:
 def _parse_idx(path: Path, file: BinaryIO | gzip.GzipFile, limit: int) -> Bytes:
     """Reads header and body; never more than the header promises plus one byte, and no promise beyond `limit`."""
     magic = file.read(4)
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _IDX_BYTE or magic[3] == 0:
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _IDX_BYTE or not 0 < magic[3] <= _IDX_DIMENSIONS:
         raise DataError(f"{path}: expected an IDX file of bytes (magic 00 00 08 0n), found '{magic.hex(' ')}'.")
     sizes = file.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:
@@ -66,8 +74,9 @@ def _parse_idx(path: Path, file: BinaryIO | gzip.GzipFile, limit: int) -> Bytes:
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
     promised = math.prod(shape)
     expected = f"{path}: expected {' x '.join(map(str, shape))} = {promised} bytes after the header"
-    if promised > limit:
-        raise DataError(f"{expected}, but the file is too small to hold them.")
+    if promised > limit or max(shape) > limit:
+        why = "more than any data set has" if limit == MOST_DATA else "but the file is too small to hold them"
+        raise DataError(f"{expected}, {why}.")
     body = _read_up_to(file, promised + 1)
     if len(body) != promised:
         raise DataError(f"{expected}, found {'more' if len(body) > promised else len(body)}.")
@@ -105,12 +114,16 @@ def read_cifar_batch(path: Path, label_key: str) -> tuple[Bytes, Labels]:
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (width,):
         raise DataError(f"{path}: expected 'data' to be bytes of shape [n, {width}], found {_describe(pixels)}.")
     labels = content.get(label_key)
-    if not isinstance(labels, list | np.ndarray) or not all(isinstance(label, int | np.integer) for label in labels):
+    if (
+        not isinstance(labels, list | np.ndarray)
+        or (isinstance(labels, np.ndarray) and labels.ndim != 1)
+        or not all(isinstance(label, int | np.integer) for label in labels)
+    ):
         raise DataError(f"{path}: expected '{label_key}' to be a list of integers, found {_describe(labels)}.")
     if len(labels) != len(pixels):
         raise DataError(f"{path}: expected {len(pixels)} labels in '{label_key}', found {len(labels)}.")
     if any(not 0 <= label < 1 << 31 for label in labels):
-        raise DataError(f"{path}: expected labels from 0 up in '{label_key}', found {min(labels)} to {max(labels)}.")
+        raise DataError(f"{path}: expected labels from 0 up in '{label_key}', below 2^31, found {_range(labels)}.")
     return pixels.reshape(-1, *_CIFAR_SHAPE).copy(), np.array(labels, np.int64)
 
 
@@ -120,6 +133,12 @@ def read_cifar_names(path: Path, key: str) -> tuple[str, ...]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str | bytes) for name in names):
         raise DataError(f"{path}: expected '{key}' to be a list of class names, found {_describe(names)}.")
     return tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names)
+
+
+def _range(labels: Sequence[int] | NDArray[np.generic]) -> str:
+    """Smallest to largest, unless they have hundreds of digits."""
+    low, high = int(min(labels)), int(max(labels))
+    return f"{low} to {high}" if max(abs(low), abs(high)) < 1 << 64 else "others"
 
 
 def _describe(value: object) -> str:
@@ -147,14 +166,20 @@ def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, tuple[str, ...]]:
 def _tiny_wnids(folder: Path) -> list[str]:
     listed, train = folder / "wnids.txt", folder / "train"
     if listed.is_file():
-        return sorted(set(_read_text(listed).split()))
+        wnids = sorted(set(read_text(listed).split()))
+        if odd := [wnid for wnid in wnids if not wnid.isalnum() or len(wnid) > _MOST_NAME]:
+            raise DataError(f"{listed}: expected WordNet ids such as n01443537, found {odd[0][:100]!r}.")
+        return wnids
     if not train.is_dir():
         raise DataError(f"{train}: expected a folder with one folder per class, found none.")
     return sorted(entry.name for entry in train.iterdir() if entry.is_dir())
 
 
 def _tiny_class(folder: Path) -> list[Path]:
-    pictures = sorted((folder / "images").glob("*.JPEG"))
+    try:
+        pictures = sorted((folder / "images").glob("*.JPEG"))
+    except OSError as error:
+        raise DataError(f"Cannot look into {folder}: {error.strerror or error}.") from error
     if not pictures:
         raise DataError(f"{folder / 'images'}: expected JPEG images of this class, found none.")
     return pictures
@@ -163,14 +188,16 @@ def _tiny_class(folder: Path) -> list[Path]:
 def _tiny_val(folder: Path, wnids: Sequence[str]) -> list[tuple[Path, int]]:
     """The pictures and labels that `val_annotations.txt` lists, one per line: file name, WordNet id, box."""
     annotations, label_of = folder / "val_annotations.txt", {wnid: label for label, wnid in enumerate(wnids)}
-    found = []
-    for number, line in enumerate(_read_text(annotations).splitlines(), start=1):
+    found: dict[Path, int] = {}
+    for number, line in enumerate(read_text(annotations).splitlines(), start=1):
         name, _, rest = line.partition("\t")
-        wnid = rest.partition("\t")[0]
-        if wnid not in label_of or Path(name).name != name:
-            raise DataError(f"{annotations}, line {number}: expected a file name and a known class, found '{line}'.")
-        found.append((folder / "images" / name, label_of[wnid]))
-    return found
+        wnid, place = rest.partition("\t")[0], f"{annotations}, line {number}"
+        if wnid not in label_of or Path(name).name != name or len(name) > _MOST_NAME:
+            raise DataError(f"{place}: expected a file name and a known class, found '{line[:200]}'.")
+        if (path := folder / "images" / name) in found:  # what is listed is held in memory: each picture once
+            raise DataError(f"{place}: '{name}' is listed for the second time.")
+        found[path] = label_of[wnid]
+    return list(found.items())
 
 
 def _tiny_names(folder: Path, wnids: Sequence[str]) -> tuple[str, ...]:
@@ -178,20 +205,16 @@ def _tiny_names(folder: Path, wnids: Sequence[str]) -> tuple[str, ...]:
     words = folder / "words.txt"
     if not words.is_file():
         return tuple(wnids)
-    lines = (line.partition("\t") for line in _read_text(words).splitlines())
+    lines = (line.partition("\t") for line in read_text(words).splitlines())
     first = {wnid: text.split(",")[0].strip() for wnid, _, text in lines}
     count = Counter(first.get(wnid, "") for wnid in wnids)
     return tuple(first[wnid] if first.get(wnid) and count[first[wnid]] == 1 else wnid for wnid in wnids)
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
-
-
 def _read_pictures(listed: Sequence[tuple[Path, int]]) -> Images:
+    for path, _ in listed:  # before there is room for all of them
+        if not path.is_file():
+            raise DataError(f"{path}: expected an image, found {'no regular' if path.exists() else 'no'} file.")
     pixels = np.empty((len(listed), 3, _TINY_TARGET, _TINY_TARGET), np.uint8)
     for row, (path, _) in zip(pixels, listed, strict=True):
         row[:] = _read_tiny_picture(path)
@@ -202,12 +225,10 @@ def _read_tiny_picture(path: Path) -> Bytes:
     """One picture as `[3, 32, 32]`. Decoded in full and then resized: `draft()` would save nothing at this size and
     give other pixels than the resizing of the paper."""
     try:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=_TINY_FORMATS) as picture:
             if picture.size != (_TINY_SIDE, _TINY_SIDE):  # before anything is decoded: size bounds the memory
                 raise DataError(f"{path}: expected {_TINY_SIDE} x {_TINY_SIDE} pixels, found {picture.size}.")
             small = picture.convert("RGB").resize((_TINY_TARGET, _TINY_TARGET), Image.Resampling.BILINEAR)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: expected an image, found no file.") from error
     except DataError:
         raise
     except Exception as error:  # decoders raise what they like on damaged files
@@ -220,18 +241,36 @@ def _read_tiny_picture(path: Path) -> Bytes:
 
 def read_npz_images(path: Path, n_classes: int) -> Images:
     """An npz file with `images` (uint8, `[n, height, width, channels]`) and `labels`; never unpickles anything."""
+    check_regular(path)
     try:
-        with np.load(path, allow_pickle=False) as content:
-            pixels, labels = content["images"], content["labels"]
-    except (KeyError, ValueError, EOFError, MemoryError, zlib.error, zipfile.BadZipFile, AttributeError) as error:
-        raise DataError(f"{path}: expected an npz file with 'images' and 'labels', but {error}.") from error
+        with zipfile.ZipFile(path) as packed:
+            pixels, labels = _read_npy(packed, "images.npy"), _read_npy(packed, "labels.npy")
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except Exception as error:  # damaged archives and headers make their readers raise anything
+        why = str(error)[:_MOST_TEXT] or type(error).__name__
+        raise DataError(f"{path}: expected an npz file with 'images' and 'labels', but {why}.") from error
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
         raise DataError(f"{path}: expected 'images' to be uint8 [n, height, width, 1 or 3], found {_describe(pixels)}.")
     if labels.shape != pixels.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"{path}: expected {len(pixels)} integers in 'labels', found {_describe(labels)}.")
     return as_images(path, np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), labels.astype(np.int64), n_classes)
+
+
+def _read_npy(packed: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
+    """One array of an npz file; room is made for what is there, not for what its header promises."""
+    if packed.getinfo(name).file_size > MOST_DATA:
+        raise DataError(f"expected '{name}' to hold {MOST_DATA} bytes or fewer.")
+    content = bytearray(packed.read(name))  # not bytes: tensors on them could not be written to
+    file = io.BytesIO(content)
+    parse = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
+    shape, fortran, kind = parse(file)
+    promised, found = math.prod(shape) * kind.itemsize, len(content) - file.tell()
+    if kind.hasobject or min(shape, default=0) < 0 or promised != found:
+        raise DataError(f"expected '{name}' to hold {kind} {list(shape)}, found {found} bytes.")
+    return np.frombuffer(content, kind, offset=file.tell()).reshape(shape, order="F" if fortran else "C")
 
 
 def read_digits() -> DataSet:

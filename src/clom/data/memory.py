@@ -62,6 +62,11 @@ class Memory(nn.Module):
         self.pixels, self.labels, self.tasks = self.pixels[kept], self.labels[kept], self.tasks[kept]
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: object) -> None:
+        pixels, labels, tasks = (state.get(prefix + name) for name in ("pixels", "labels", "tasks"))
+        if pixels is not None and labels is not None and tasks is not None:
+            kinds = {(value.dtype, value.shape) for value in (labels, tasks)}
+            if pixels.ndim != 4 or kinds != {(torch.int64, pixels.shape[:1])}:
+                raise ValueError(f"{prefix}labels and {prefix}tasks do not fit the stored images")
         # How much is stored is part of what is stored.
         for name in ("pixels", "labels", "tasks"):
             if prefix + name in state:

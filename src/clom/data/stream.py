@@ -88,6 +88,8 @@ def split(
     test set, by contrast, is the same for every seed, so that runs can be compared.
     """
     _check_amounts(validation, train_per_class, test_per_class)
+    if any(abs(number) >= 2**63 for number in (seed, order_seed or 0)):
+        raise UserError("Seeds are numbers of at most 18 digits.")
     labels_of = _group(dataset, sizes, classes_per_task, groups, order_seed)
     drawn = _draw(dataset, {label for group in labels_of for label in group}, validation, train_per_class, seed)
     tasks, tests = [], []

@@ -2,6 +2,8 @@
 
 A pickle is a little program that may call any function it can name. Here it can name six things, and each is a stand-in
 of ours that only records plain data; not even numpy's own reconstruction code sees bytes that were not checked first.
+It may not run for ever either: its length is limited, and nothing is hashed or written out that may hold itself a
+million times over.
 """
 
 from __future__ import annotations
@@ -11,12 +13,17 @@ import pickle
 import pickletools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clom.errors import DataError
+from clom.files import read_bytes
 
+_MOST_INSTRUCTIONS = 2_000_000  # CIFAR-100's training file has some 200,000
+_REFUSED = frozenset({"EMPTY_SET", "ADDITEMS", "FROZENSET", "BYTEARRAY8"})
+_MOST_TEXT = 300
 _NUMBER_CODES = frozenset({"b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8"})
 
 
@@ -88,8 +95,10 @@ def _no_bytes() -> bytes:
 
 
 def _text(value: object) -> str:
-    """Names are bytes in files of Python 2 and text in those of Python 3."""
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    """Names are bytes in files of Python 2 and text in those of Python 3. Nothing else is one."""
+    if not isinstance(value, str | bytes):
+        raise pickle.UnpicklingError(f"it uses a {type(value).__name__} as a name")
+    return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 _NDARRAY = _StandIn(_not_callable)
@@ -103,7 +112,34 @@ _ALLOWED = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Names(dict[str, object]):
+    """A dictionary that looks at a key before it is hashed: names only. To hash a pair of equal pairs of equal pairs,
+    sixty deep, takes a few bytes of a file and more than a lifetime."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        super().__setitem__(_text(key), value)
+
+
+def _load_empty_dictionary(unpickler: Any) -> None:
+    unpickler.append(_Names())
+
+
+def _load_dictionary(unpickler: Any) -> None:
+    items, names = unpickler.pop_mark(), _Names()
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        names[key] = value
+    unpickler.append(names)
+
+
+class _Unpickler(pickle._Unpickler):
+    """Python's own implementation, not the one in C: that one cannot be given other dictionaries."""
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.EMPTY_DICT[0]: _load_empty_dictionary,
+        pickle.DICT[0]: _load_dictionary,
+    }
+
     def find_class(self, module: str, name: str) -> object:
         try:
             return _ALLOWED[module, name]
@@ -111,24 +147,25 @@ class _Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"it asks for '{module}.{name}', which no data file needs") from None
 
 
-def _check_memo(content: bytes) -> None:
-    """Refuses a huge index into the unpickler's table of objects, which would fill the memory with an empty table."""
-    for opcode, argument, _ in pickletools.genops(content):
+def _check_instructions(content: bytes) -> None:
+    """Refuses what could run for long or ask for memory that the file's size does not explain; no data file does."""
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+        if count > _MOST_INSTRUCTIONS or opcode.name in _REFUSED:
+            raise pickle.UnpicklingError("it has instructions that no data file needs")
         if opcode.name in ("PUT", "LONG_BINPUT") and isinstance(argument, int) and argument > len(content):
             raise pickle.UnpicklingError("it asks for more memory than its size explains")
 
 
 def load_dictionary(path: Path) -> dict[str, object]:
     """The dictionary pickled in `path`, with text keys and numpy arrays; anything else in the file is an error."""
+    content = read_bytes(path)
     try:
-        content = path.read_bytes()
-        _check_memo(content)
+        _check_instructions(content)
         # From memory, not from the file: a length in the file can then never ask for more than the file has.
         found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-    except OSError as error:
-        raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
     except Exception as error:  # a damaged pickle may raise anything
-        raise DataError(f"{path} is not a usable data file: expected a pickled dictionary, but {error}.") from error
-    if not isinstance(found, dict):
+        why = str(error)[:_MOST_TEXT] or type(error).__name__
+        raise DataError(f"{path} is not a usable data file: expected a pickled dictionary, but {why}.") from error
+    if not isinstance(found, _Names):
         raise DataError(f"{path}: expected a pickled dictionary, found {type(found).__name__.lstrip('_')}.")
-    return {_text(key): value.value if isinstance(value, _Array) else value for key, value in found.items()}
+    return {name: value.value if isinstance(value, _Array) else value for name, value in found.items()}

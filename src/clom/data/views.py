@@ -18,7 +18,7 @@ from torch import Tensor
 from clom.data.images import to_unit
 from clom.settings import Settings
 
-Order = Literal["paper", "authors"]
+Order = Literal["paper", "authors", "drawn"]
 
 # Strengths of the paper's colour augmentation: the three factors lie in 1 ± 0.4, the hue turns by up to 0.1 of the
 # circle, all that happens to 80% of the images, and 20% of all images lose their colour.
@@ -115,6 +115,8 @@ def contrastive_views(
 
     `order="paper"`: augment 2N, then rotate each, so the four rotations of a view show the same crop and colours.
     `order="authors"`: flip 2N, rotate, then give each of the 8N its own colour and crop, as the authors' code does.
+    `order="drawn"`: both views of an image in one rotation, drawn for it, so 2N views: the same classes in expectation,
+    and four times the images in the same time.
     `rotations=1` gives 2N plain views with plain labels (CLOM without OOD).
     """
     _check_batch(pixels, labels)
@@ -125,8 +127,12 @@ def contrastive_views(
         # Flipping and rotating bytes moves a quarter of the memory that floats would, and is just as exact.
         turned = _rotate_groups(_flip(twice, generator) if how.flip else twice, groups=2, count=rotations)
         views = augment(to_unit(turned), how.model_copy(update={"flip": False}), generator)
+    elif order == "drawn":
+        turns = torch.randint(rotations, labels.shape, generator=generator).to(labels.device)
+        views = _rotate_each(augment(to_unit(twice), how, generator), turns.repeat(2))
+        return views, (labels + turns * n_classes).repeat(2)
     else:
-        raise ValueError(f"order must be 'paper' or 'authors', got {order!r}")
+        raise ValueError(f"order must be 'paper', 'authors' or 'drawn', got {order!r}")
     return views, rotation_labels(labels, n_classes, rotations).repeat(2)
 
 
@@ -148,6 +154,15 @@ def classifier_views(
 
 
 # ---------------------------------------------------------------------------------------------------------- rotation
+
+
+def _rotate_each(images: Tensor, turns: Tensor) -> Tensor:
+    """Every image by its own number of quarter turns."""
+    turned = images.clone()
+    for r in range(1, 4):
+        chosen = turns == r
+        turned[chosen] = rotate(images[chosen], r)
+    return turned
 
 
 def _rotate_groups(images: Tensor, groups: int, count: int) -> Tensor:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from clom.data.images import Images
 from clom.errors import UserError
 from clom.methods.base import Blocks, Method
+from clom.nets.ranks import divided
 
 
 class Scorebook:
@@ -28,12 +31,14 @@ class Scorebook:
             pixels = self.tests[test].pixels
             if not method.exact_memory:
                 self.passes += self.n_tasks
-                self._scores.update({(model, test): block for model, block in enumerate(method.blocks(pixels))})
+                widths = [task.n_classes for task in method.tasks]
+                blocks = torch.split(divided(lambda part: torch.cat(method.blocks(part), 1), pixels), widths, 1)
+                self._scores.update({(model, test): block for model, block in enumerate(blocks)})
                 continue
             for model in range(self.n_tasks):
                 if (model, test) not in self._scores:
                     self.passes += 1
-                    self._scores[model, test] = method.block(pixels, model)
+                    self._scores[model, test] = divided(partial(method.block, task=model), pixels)
 
     def blocks(self, test: int) -> Blocks:
         """What all learned tasks' models say about one test set, side by side."""
@@ -53,7 +58,7 @@ class Scorebook:
         for name, block in state.items():
             model, _, test = name.partition(".")
             if not (model.isdecimal() and test.isdecimal() and int(test) < len(self.tests)) or (
-                len(block) != len(self.tests[int(test)])
+                block.shape[:1] != self.tests[int(test)].labels.shape or block.ndim != 2
             ):
                 raise _foreign()
             if int(model) < n_tasks and int(test) < n_tasks:

@@ -134,7 +134,16 @@ _UNCALIBRATED = "clom-no-calibration"
 
 def _uncalibrated(row: Row) -> Row:
     """A run of CLOM read as CLOM(-c): the same network, its outputs as they are. What was not measured is left out."""
-    same = ("til", "forgetting", "average_incremental_til", "parameters", "minutes", "peak_memory_gb", "auc_maxlogit")
+    same = (
+        "til",
+        "forgetting",
+        "average_incremental_til",
+        "parameters",
+        "minutes",
+        "cpu_minutes",
+        "peak_memory_gb",
+        "auc_maxlogit",
+    )
     figures = {name: row.figures[name] for name in same if name in row.figures}  # no AUC of one block's maximum changes
     figures |= {"cil": row.figures["cil_by_calibration"]["none"], "memory_bytes": 0}
     by_task = {name: values for name, values in row.by_task.items() if name != "cil"}

@@ -9,19 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import Field, ValidationError
 
+from clom import machine
 from clom.data import catalog
 from clom.data.stream import Stream, split
-from clom.errors import UserError, unknown
+from clom.errors import UserError, shorten, unknown
 from clom.experiments.names import BUDGETS, Budget, read_experiment, read_recipe
+from clom.experiments.plain_yaml import parse_yaml, read_yaml
 from clom.methods.base import Method
 from clom.methods.registry import entry, method_class
 from clom.nets import NetSettings
-from clom.settings import Settings
+from clom.nets.allowance import Allowance
+from clom.settings import Settings, merged, set_dotted
 
 S = TypeVar("S", bound=Settings)
+
+_BYTES_PER_WEIGHT = 16  # itself, its gradient and what optimisers keep
+_MOST_FINDINGS = 10
 
 
 class DataSettings(Settings):
@@ -65,9 +70,12 @@ class RunConfig(Settings):
     """What differs from the experiment's and the method's recipe, by dotted name; it is contained in the above."""
 
     def make_method(self, image_shape: Sequence[int]) -> Method:
+        """The method, untrained; refused if its network would need more than this machine's memory."""
         maker = method_class(self.method)
         settings = maker.settings_type.model_validate(self.settings)
-        return maker(self.net, settings, image_shape, self.seed)
+        numbers = (machine.memory_bytes() or 2**36) // _BYTES_PER_WEIGHT
+        with Allowance(numbers, 10**6, f"The network of these settings is too large for this machine: {self.net!r}."):
+            return maker(self.net, settings, image_shape, self.seed)
 
     @property
     def run_name(self) -> str:
@@ -145,45 +153,25 @@ def _net_type(net: Mapping[str, Any]) -> type[NetSettings]:
     return kinds[name]
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, group by group; neither is changed."""
-    result = {key: merged(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
-    for key, value in over.items():
-        old = result.get(key)
-        result[key] = merged(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
-    return result
-
-
-def set_dotted(target: dict[str, Any], name: str, value: Any) -> None:
-    *path, last = name.split(".")
-    for part in path:
-        inner = target.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise UserError(f"'{name}' cannot be set: '{part}' is a value, not a group of settings.")
-        target = inner
-    target[last] = value
-
-
 def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
     """`name=value` texts; values are read as YAML, so that `0.5`, `true` and `[1, 2]` mean what they say."""
     overrides = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UserError(f"--set takes name=value, for example --set learning.plan.epochs=10; got '{pair}'.")
+            raise UserError(
+                f"--set takes name=value, for example --set learning.plan.epochs=10; got '{shorten(pair)}'."
+            )
         try:
-            overrides[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(f"The value of --set {name} cannot be read: '{value}'.") from None
+            overrides[name.strip()] = parse_yaml(value)
+        except ValueError as problem:
+            raise UserError(f"The value of --set {name[:100]} cannot be read: {problem}.") from None
     return overrides
 
 
 def read_settings_file(path: Path, experiment: str | None = None) -> dict[str, Any]:
     """A YAML file with settings, or a run's `config.yaml`: of the same experiment its data and network count, too."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
-        raise UserError(f"{path} cannot be read as YAML: {problem}") from None
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold names and values, for example 'learning: {{plan: {{epochs: 10}}}}'.")
     settings = content.get("settings")
@@ -216,10 +204,12 @@ def explain(problem: ValidationError, settings: type[Settings], prefix: str = ""
         if finding["type"] == "extra_forbidden":
             close = difflib.get_close_matches(str(finding["loc"][-1]), place.known, n=1, cutoff=0.5)
             hint = f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(place.known)}."
-            lines.append(f"There is no setting '{prefix}{place.name}'.{hint}")
+            lines.append(f"There is no setting '{prefix}{shorten(place.name)}'.{hint}")
         else:
-            lines.append(f"Setting '{prefix}{place.name}': {finding['msg'].lower()}, got {finding['input']!r}.")
-    return UserError("\n".join(lines))
+            what = f"{finding['msg'].lower()}, got {shorten(repr(finding['input']))}"
+            lines.append(f"Setting '{prefix}{shorten(place.name)}': {what}.")
+    more = [f"... and {len(lines) - _MOST_FINDINGS} more."] if len(lines) > _MOST_FINDINGS else []
+    return UserError("\n".join([*lines[:_MOST_FINDINGS], *more]))
 
 
 @dataclass(frozen=True)

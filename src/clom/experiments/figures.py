@@ -5,25 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib
-
-from clom.experiments.run import RunResult
-
-matplotlib.use("Agg")  # no screen needed
 from matplotlib import pyplot as plt
+
+from clom.experiments.drawing import BLUE, GREEN, GREY, ORANGE, STYLE
+from clom.experiments.run import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette: told apart by colour-blind readers; markers and dashes tell them apart in print.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#7F7F7F"
 _NAMES = {"memory": "CIL, calibrated on memory", "scale": "CIL, no stored samples", "none": "CIL, not calibrated"}
 
 
 def draw_run(result: RunResult) -> list[Path]:
     """Accuracy by task, which task was taken for which, and how full the network is."""
     panels = [_accuracy, _confusion, _capacity] if result.tasks[-1].capacity else [_accuracy, _confusion]
-    with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "clom"}):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, len(panels), figsize=(4.1 * len(panels), 3.5), layout="constrained")
         for panel, axis in zip(panels, axes, strict=True):
             panel(axis, result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,8 +13,10 @@ from torch import Tensor
 from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation
 from clom.experiments.config import RunConfig
+from clom.experiments.ledger import Row
 from clom.experiments.outputs import OutputBook
 from clom.experiments.run import TaskResult, read_finished, read_results
+from clom.files import parse_json, read_text
 from clom.learning.calibration import Affine
 from clom.methods.base import Blocks, Method
 from clom.model.store import load_model, read_tensors
@@ -68,6 +69,7 @@ class FinishedRun:
 def read_run(folder: Path) -> FinishedRun:
     """Everything in the folder of a finished run, or an error that says what is wrong with it."""
     config = read_finished(folder)
+    Row.of_run(folder)  # checks the summary and the environment
     method = load_model(folder / "model.safetensors")
     n_tasks = len(method.tasks)
     tasks = read_results(folder / "metrics.jsonl", n_tasks)
@@ -91,8 +93,8 @@ def read_run(folder: Path) -> FinishedRun:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+        content = parse_json(read_text(path))
+    except ValueError as problem:
         raise UserError(f"{path} cannot be read ({problem}).") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it should hold names and values.")
@@ -109,6 +111,8 @@ def _blocks(path: Path, method: Method) -> list[Blocks]:
         raise UserError(f"{path} is not of this run: it holds no scores {missing}.") from None
     for row in rows:
         shapes = [tuple(block.shape) for block in row]
-        if shapes != [(len(row[0]), method.tasks[model].n_classes) for model in tasks]:
+        if 0 in shapes[0] or shapes != [(*shapes[0][:1], method.tasks[model].n_classes) for model in tasks]:
             raise UserError(f"{path} is not of this run: its scores have shapes {shapes}.")
+        if not all(block.is_floating_point() and bool(block.isfinite().all()) for block in row):
+            raise UserError(f"{path} is damaged: it holds scores that are no numbers.")
     return rows

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 
 from clom.errors import UserError, unknown
 from clom.experiments.config import RunConfig, explain, resolve
 from clom.experiments.names import Budget
+from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.run import is_finished
 from clom.methods.registry import METHODS, PAPER_METHODS
 from clom.settings import Settings
@@ -84,10 +84,7 @@ class Cell:
 
 def read_grid(path: Path) -> list[Block]:
     """A YAML file with one block, or with several under `blocks`."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
-        raise UserError(f"{path} cannot be read as YAML: {problem}") from None
+    content = read_yaml(path)
     blocks = content.get("blocks", [content]) if isinstance(content, Mapping) else None
     if not isinstance(blocks, list) or not blocks:
         raise UserError(f"{path} must hold experiments, methods and seeds, or several such groups under 'blocks'.")

@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clom.errors import UserError
+from clom.errors import UserError, shorten
+from clom.experiments.row_check import check_row
+from clom.experiments.task_result import TaskResult
+from clom.files import parse_json, read_text
 from clom.model.store import write_safely
 
 FIGURES = (
@@ -24,6 +27,7 @@ FIGURES = (
     "parameters",
     "memory_bytes",
     "minutes",
+    "cpu_minutes",
     "peak_memory_gb",
 )
 
@@ -53,13 +57,16 @@ class Row:
     @staticmethod
     def of_run(folder: Path) -> Row:
         """Read a finished run's folder."""
+        for name in ("summary.json", "environment.json", "metrics.jsonl"):
+            if not (folder / name).exists():
+                raise UserError(f"{folder} is not a finished run: it has no {name}.")
         try:
             summary, environment = (
-                json.loads((folder / name).read_text(encoding="utf-8")) for name in ("summary.json", "environment.json")
+                parse_json(read_text(folder / name)) for name in ("summary.json", "environment.json")
             )
-            lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-            history = [json.loads(line) for line in lines]
-            return Row(
+            lines = read_text(folder / "metrics.jsonl").splitlines()
+            history = [TaskResult.from_line(line).evaluation for line in lines]
+            row = Row(
                 summary["experiment"],
                 summary["method"],
                 summary["budget"],
@@ -67,29 +74,36 @@ class Row:
                 summary["overrides"],
                 {name: summary[name] for name in FIGURES},
                 {
-                    "til": [after["til"] for after in history],
-                    "cil": [next(iter(after["by_calibration"].values()))["cil"] for after in history],
-                    "til_by_task": [after["til_by_task"] for after in history],
+                    "til": [after.til for after in history],
+                    "cil": [after.preferred.cil for after in history],
+                    "til_by_task": [after.til_by_task for after in history],
                 },
                 environment["commit"],
                 {"python": environment["python"], **environment["packages"]},
                 f"{environment['processor']}, {environment['threads']} threads",
             )
-        except FileNotFoundError as problem:
-            missing = Path(problem.filename).name
-            raise UserError(f"{folder} is not a finished run: it has no {missing}.") from None
-        except (ValueError, KeyError, TypeError, StopIteration) as problem:
-            raise UserError(f"{folder} cannot be read as a run ({problem!r}).") from None
+            check_row(asdict(row))
+            return row
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as problem:
+            raise UserError(f"{folder} cannot be read as a run ({shorten(repr(problem), 300)}).") from None
 
 
 def read(path: Path) -> list[Row]:
     """All rows; none if there is no ledger yet."""
     if not path.exists():
         return []
-    try:
-        return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (ValueError, TypeError) as problem:
-        raise UserError(f"{path} is not a ledger ({problem}).") from None
+    rows = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            data = parse_json(line)
+            check_row(data)
+            rows.append(Row(**data))
+        except (ValueError, TypeError) as problem:
+            why = shorten(" ".join(str(problem).split()), 300)
+            raise UserError(f"{path} is not a ledger: line {number} is no run ({why}).") from None
+    return rows
 
 
 def add(path: Path, rows: Iterable[Row]) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from clom.data.images import Images, to_unit
@@ -16,7 +15,7 @@ from clom.errors import UserError
 from clom.methods.base import Method
 from clom.methods.clom_odin import ClomOdin
 from clom.methods.masked import MaskedMethod
-from clom.model.store import read_tensors, write_safely
+from clom.model.store import read_tensors, to_bytes, write_safely
 from clom.ood.odin import odin_block
 from clom.ood.scores import Outputs, alive
 
@@ -61,8 +60,7 @@ class OutputBook:
 
     def save(self) -> None:
         if self.passes:
-            tensors = {name: value.contiguous() for name, value in self._tensors.items()}
-            write_safely(self._path, to_bytes(tensors, metadata={"model": self._model}))
+            write_safely(self._path, to_bytes(self._tensors, {"model": self._model}))
 
     def training(self, images: Images, model: int) -> Outputs:
         """Of a task's own training images; to be asked before anything else about this task."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 
 from clom.experiments.comparison import Number
-from clom.experiments.tables import Column, Entry, Table
+from clom.experiments.layout import Column, Entry, Table
 
 DASH = "–"
 EXPLANATION = "Ours: mean ± standard deviation over seeds, the best of a column marked; in brackets: the paper's."

@@ -124,8 +124,8 @@ _COLUMNS = {
 
 def _details(results: Results, experiment: str, methods: Sequence[str]) -> str:
     lines = [
-        ["method", "seeds", *_COLUMNS, "samples kept", "parameters", "minutes", "commit"],
-        ["---", *("--:" for _ in range(len(_COLUMNS) + 4)), "---"],
+        ["method", "seeds", *_COLUMNS, "samples kept", "parameters", "minutes", "core minutes", "commit"],
+        ["---", *("--:" for _ in range(len(_COLUMNS) + 5)), "---"],
     ]
     for method in methods:
         rows = [row for row in results.rows if row.experiment == experiment and row.method == method]
@@ -138,6 +138,7 @@ def _details(results: Results, experiment: str, methods: Sequence[str]) -> str:
                 _bytes(_mean(rows, "memory_bytes")),
                 _count(_mean(rows, "parameters")),
                 number_text(number_of(rows, "minutes")),
+                number_text(number_of(rows, "cpu_minutes")),
                 ", ".join(sorted({row.commit or "unknown" for row in rows})),
             ]
         )

@@ -3,10 +3,11 @@
 | file | what |
 |---|---|
 | `config.yaml` | every setting, resolved: what is needed to repeat the run |
-| `environment.json` | versions, hardware |
+| `environment.json` | versions, hardware, threads, command, checksum of the data |
 | `metrics.jsonl` | one line per task as it was learned |
 | `scores.safetensors` | the scorebook |
 | `model.safetensors` | the model after the last learned task |
+| `checkpoints/` | how far the task being learned is; gone when it is learned |
 | `summary.json` | the final figures; its presence says that the run is finished |
 | `figure.svg`, `figure.png` | the run at a glance |
 | `features.safetensors`, `scores.json` | what `clom scores` computed, and its figures |
@@ -15,44 +16,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from safetensors.torch import save as to_bytes
 
 from clom import machine
 from clom.data.stream import Stream
 from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation, average_incremental, evaluate, forgetting
 from clom.evaluation.scorebook import Scorebook
+from clom.experiments import provenance
 from clom.experiments.config import RunConfig
+from clom.experiments.plain_yaml import read_yaml
+from clom.experiments.task_result import TaskResult as TaskResult
+from clom.experiments.task_result import read_results as read_results
 from clom.learning.loop import Report, silent
+from clom.locks import Lock
 from clom.methods.base import Method
-from clom.model.store import load_model, read_tensors, save_model, write_safely
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """One line of `metrics.jsonl`."""
-
-    evaluation: Evaluation
-    minutes: float
-    """Time spent learning and evaluating this task."""
-    capacity: dict[str, float]
-    """Gate group -> fraction of its units in use; empty for methods without gates."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"minutes": self.minutes, "capacity": self.capacity, **self.evaluation.to_json()}
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> TaskResult:
-        return TaskResult(Evaluation.from_json(data), data["minutes"], data["capacity"])
+from clom.model.checkpoints import GO_ON, SECONDS, CheckpointFolder
+from clom.model.store import load_model, read_tensors, save_model, to_bytes, write_safely, writing
+from clom.stopping import StopRequest
 
 
 @dataclass(frozen=True)
@@ -76,28 +66,64 @@ def execute(
     folder: Path,
     report: Report = silent,
     on_task: Callable[[TaskResult, int], None] = lambda result, n_tasks: None,
+    *,
+    every: float = SECONDS,
+    stop: StopRequest | None = None,
+    data: Path | None = None,
 ) -> RunResult:
-    """Do the run, or what is left of it: tasks that are in `folder` already are not learned again."""
-    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    """Do the run, or what is left of it: what is in `folder` already, even part of a task, is not learned again.
+
+    While a task is learned a checkpoint is made `every` so many seconds, and when `stop` asks for the end. `data` is
+    where the images came from, for the record.
+    """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, but a run needs a folder. Choose another one with --out.")
-    if (folder / "config.yaml").exists() and (folder / "config.yaml").read_text(encoding="utf-8") != text:
-        raise UserError(f"{folder} holds a run with other settings. Choose another folder with --out, or remove it.")
-    write_safely(folder / "config.yaml", text.encode())
-    method, book, results = _continue(config, stream, folder)
-    if len(method.tasks) < len(stream):  # a finished run keeps the record of where it was done
-        write_safely(folder / "environment.json", _json(machine.describe()))
-    for task in list(stream)[len(method.tasks) :]:
-        started = time.monotonic()
-        method.learn(task, report)
-        book.update(method)
-        evaluation = evaluate(book, method.calibrations())
-        results.append(TaskResult(evaluation, (time.monotonic() - started) / 60, _capacity(method)))
-        _save(folder, method, book, results)
-        on_task(results[-1], len(stream))
-    summary = _summary(config, method, results)
-    write_safely(folder / "summary.json", _json(summary))
+    stop = stop or StopRequest()
+    with ExitStack() as held:
+        with writing(folder, GO_ON):
+            held.enter_context(Lock(folder, "worked on"))
+        _begin(config, folder)
+        method, book, results = _continue(config, stream, folder)
+        if len(method.tasks) < len(stream):  # a finished run keeps the record of where it was done
+            with writing(folder, GO_ON):
+                provenance.record(folder, config, stream, data)
+        for task in list(stream)[len(method.tasks) :]:
+            stop.obey()
+            place, belongs_to = folder / "checkpoints", _fingerprint(folder)
+            checkpoints = CheckpointFolder(place, len(method.tasks), belongs_to, every=every, stop=stop)
+            method.learn(task, report, checkpoints)
+            book.update(method)
+            evaluation = evaluate(book, method.calibrations())
+            minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60
+            results.append(TaskResult(evaluation, minutes, cpu_minutes, _capacity(method)))
+            with writing(folder, GO_ON):
+                _save(folder, method, book, results)
+            checkpoints.clear()
+            on_task(results[-1], len(stream))
+        summary = _summary(config, method, results)
+        with writing(folder, GO_ON):
+            write_safely(folder / "summary.json", _json(summary))
     return RunResult(folder, config, stream.class_names, results, summary)
+
+
+def _begin(config: RunConfig, folder: Path) -> None:
+    """Make sure that the folder is this run's, and clear away what a killed process was writing."""
+    text, path = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), folder / "config.yaml"
+    if path.exists() and path.read_bytes() != text.encode():
+        raise UserError(f"{folder} holds a run with other settings. Choose another folder with --out, or remove it.")
+    with writing(folder, GO_ON):
+        for unfinished in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
+            unfinished.unlink(missing_ok=True)
+        if not path.exists():
+            write_safely(path, text.encode())
+
+
+def _fingerprint(folder: Path) -> str:
+    """Of the settings and the model before the task: a checkpoint of anything else must not be taken for ours."""
+    digest = hashlib.sha256((folder / "config.yaml").read_bytes())
+    model = folder / "model.safetensors"
+    digest.update(model.read_bytes() if model.exists() else b"")
+    return digest.hexdigest()
 
 
 def is_finished(folder: Path) -> bool:
@@ -106,13 +132,19 @@ def is_finished(folder: Path) -> bool:
 
 def read_finished(folder: Path) -> RunConfig:
     """What was run in `folder`, if it was run to the end."""
+    config = read_config(folder)
+    if not is_finished(folder):
+        raise UserError(f"The run in {folder} is not finished. 'clom resume {folder}' goes on with it.")
+    return config
+
+
+def read_config(folder: Path) -> RunConfig:
+    """What is run in `folder`."""
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} is not the folder of a run: there is no config.yaml in it. 'clom run' makes one.")
-    if not is_finished(folder):
-        raise UserError(f"The run in {folder} is not finished. The 'clom run' command that began it goes on with it.")
     try:
-        return RunConfig.model_validate(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as problem:
+        return RunConfig.model_validate(read_yaml(folder / "config.yaml"))
+    except (UserError, ValidationError) as problem:
         raise UserError(f"{folder / 'config.yaml'} is damaged or of another version of this program.") from problem
 
 
@@ -120,7 +152,7 @@ def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, 
     """What an earlier, interrupted execution of the same run left, or a fresh start.
 
     A task's learning depends only on the seed, its number and the state before it, so going on at a task's end gives
-    what the unbroken run would have given.
+    what the unbroken run would have given. Within a task the checkpoints know how far it is.
     """
     book = Scorebook(stream.tests)
     if not (folder / "model.safetensors").exists():
@@ -130,23 +162,10 @@ def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, 
     return method, book, read_results(folder / "metrics.jsonl", len(method.tasks))
 
 
-def read_results(path: Path, n_tasks: int) -> list[TaskResult]:
-    """The first lines of `metrics.jsonl`, one for each task of the model beside it."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()[:n_tasks]
-        results = [TaskResult.from_json(json.loads(line)) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise UserError(f"{path} cannot be read ({problem}). Remove the run's folder to start anew.") from None
-    if len(results) != n_tasks:
-        raise UserError(f"{path} tells of {len(results)} tasks, the model beside it of {n_tasks}. Start the run anew.")
-    return results
-
-
 def _save(folder: Path, method: Method, book: Scorebook, results: list[TaskResult]) -> None:
     """The model last: the other two may be ahead of it after an interruption, which does no harm."""
-    lines = "".join(json.dumps(result.to_json()) + "\n" for result in results)
-    write_safely(folder / "metrics.jsonl", lines.encode())
-    write_safely(folder / "scores.safetensors", to_bytes(book.state()))
+    write_safely(folder / "metrics.jsonl", "".join(result.to_line() for result in results).encode())
+    write_safely(folder / "scores.safetensors", to_bytes(book.state(), {}))
     save_model(folder / "model.safetensors", method)
 
 
@@ -175,6 +194,7 @@ def _summary(config: RunConfig, method: Method, results: list[TaskResult]) -> di
         "parameters": method.n_parameters(),
         "memory_bytes": method.memory_bytes,
         "minutes": sum(result.minutes for result in results),
+        "cpu_minutes": sum(result.cpu_minutes for result in results),
         "peak_memory_gb": round((machine.peak_memory_bytes() or 0) / 1e9, 2),
     }
 

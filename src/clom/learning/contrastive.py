@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
@@ -10,7 +12,7 @@ from torch.nn import functional as F
 
 from clom.data.stream import Task
 from clom.data.views import Augmentation, classifier_views, contrastive_views
-from clom.learning.heads import HeadSettings, solve_head, widened
+from clom.learning.heads import HeadSettings, make_head, solve_head, weigh_rotations, widened
 from clom.learning.learner import (
     Learner,
     TrainingSettings,
@@ -23,7 +25,9 @@ from clom.learning.loop import Batch, Plan, Progress, Report, fit, generator
 from clom.learning.losses import supervised_contrastive
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection import Protection
+from clom.learning.resume import State
 from clom.learning.schedule import Schedule
+from clom.nets.ranks import divided
 from clom.settings import NonNegative, Positive, PositiveNumber, Settings
 
 
@@ -42,7 +46,7 @@ class ContrastiveSettings(TrainingSettings):
     temperature: PositiveNumber = 0.07
     projection: Positive = 128
     augmentation: Augmentation = Augmentation()
-    order: Literal["paper", "authors"] = "paper"
+    order: Literal["paper", "authors", "drawn"] = "paper"
     authors_loss: bool = False
     """Count the anchor among its positives, as the authors' code does."""
     cross_entropy: NonNegative = 0.0
@@ -60,14 +64,19 @@ class Projection(nn.Sequential):
 class RotationContrastive(Learner):
     """Step 1: supervised contrastive learning over rotation classes. Step 2: a linear head on the frozen features."""
 
+    phase = "features"
+    """What step 1 is called in reports of progress."""
+
     def __init__(self, settings: ContrastiveSettings) -> None:
         self.settings = settings
         self.rotations = settings.rotations
 
     def make_head(self, protection: Protection, number: int, n_classes: int) -> nn.Module:
-        if isinstance(self.settings.head, SgdHeadSettings):
+        how = self.settings.head
+        if isinstance(how, SgdHeadSettings):
             return super().make_head(protection, number, n_classes)
-        return nn.Linear(protection.net.n_features, self.rotations * n_classes)  # a solved head is always a plain one
+        # A solved head is never a masked one.
+        return make_head(how.kind == "discriminant", protection.net.n_features, self.rotations * n_classes)
 
     def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
         self._learn_features(protection, number, task, seed, report)
@@ -85,18 +94,8 @@ class RotationContrastive(Learner):
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
-            images, classes = contrastive_views(
-                task.train.pixels[batch.index],
-                task.train.labels[batch.index],
-                task.n_classes,
-                how.augmentation,
-                randomness,
-                rotations=how.rotations,
-                order=how.order,
-            )
-            features, penalty = protection.training_features(
-                images.contiguous(memory_format=torch.channels_last), number, batch.sweep_position(how.sweep)
-            )
+            images, classes = self.pairs(task, batch.index, randomness)
+            features, penalty = protection.training_features(images, number, batch.sweep_position(how.sweep))
             z = F.normalize(projection(features))
             loss = supervised_contrastive(z, classes, how.temperature, authors_form=how.authors_loss)  # Eq. 3
             if how.cross_entropy:
@@ -104,10 +103,37 @@ class RotationContrastive(Learner):
             return loss + penalty
 
         parts = [projection, extra_head] if how.cross_entropy else [projection]
-        extra = [parameter for part in parts for parameter in part.parameters()]
-        train_features(protection, number, task, seed, how, loss_of, extra, report, phase="features")
+        train_features(protection, number, task, seed, how, loss_of, parts, randomness, report, self.phase)
         views = training_views(task, how.augmentation, how.rotations, generator(seed, "settle", number))
         settle_norms(protection, number, views)
+
+    def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Two views of some training images in all rotations, `[view][rotation][image]`, and their rotation classes."""
+        how = self.settings
+        images, classes = contrastive_views(
+            task.train.pixels[index],
+            task.train.labels[index],
+            task.n_classes,
+            how.augmentation,
+            randomness,
+            rotations=how.rotations,
+            order=how.order,
+        )
+        return images.contiguous(memory_format=torch.channels_last), classes
+
+    def head_views(
+        self,
+        features_of: Callable[[Tensor], Tensor],
+        number: int,
+        task: Task,
+        n_views: int,
+        seed: int,
+        on_batch: Callable[[int, int], None],
+    ) -> tuple[Tensor, Tensor]:
+        """Frozen features of views of all training images, and their rotation classes."""
+        return view_features(
+            features_of, number, task, self.settings.augmentation, self.rotations, n_views, seed, on_batch=on_batch
+        )
 
     def _solve_head(
         self, how: HeadSettings, protection: Protection, number: int, task: Task, seed: int, report: Report
@@ -118,10 +144,9 @@ class RotationContrastive(Learner):
             report(Progress(number, "head", done, total, 1, 1, float("nan")))
 
         features_of, kept = protection.frozen(number)
-        features, classes = view_features(
-            features_of, number, task, self.settings.augmentation, self.rotations, how.views, seed, on_batch=on_batch
-        )
+        features, classes = self.head_views(features_of, number, task, how.views, seed, on_batch)
         solved = solve_head(features, classes, self.rotations * task.n_classes, how)
+        weigh_rotations(solved, how.upright, self.rotations)
         return widened(solved, kept, protection.net.n_features)
 
     def _train_head(
@@ -141,10 +166,11 @@ class RotationContrastive(Learner):
                 rotations=self.rotations,
             )
             with torch.no_grad():
-                features = protection.features(images, number)
+                features = divided(partial(protection.features, task=number), images)
             return F.cross_entropy(head(features), classes)
 
         optimiser = make_optimiser([(how.optimiser, [p for p in head.parameters() if p.requires_grad])])
         order = generator(seed, "head batches", number)
-        fit(loss_of, optimiser, how.plan, len(task.train), order, task=number, phase="head", report=report)
+        state: list[State] = [head, randomness]
+        fit(loss_of, optimiser, how.plan, len(task.train), order, state=state, task=number, phase="head", report=report)
         return head

@@ -37,8 +37,7 @@ class CrossEntropy(Learner):
             features, penalty = protection.training_features(images, number, batch.sweep_position(how.sweep))
             return F.cross_entropy(head(features), task.train.labels[batch.index]) + penalty
 
-        trained = [parameter for parameter in head.parameters() if parameter.requires_grad]
-        train_features(protection, number, task, seed, how, loss_of, trained, report)
+        train_features(protection, number, task, seed, how, loss_of, [head], randomness, report)
         settle_norms(protection, number, training_views(task, how.augmentation, 1, generator(seed, "settle", number)))
         protection.eval()
         return head

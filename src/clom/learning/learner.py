@@ -13,6 +13,7 @@ from clom.data.views import Augmentation, classifier_views
 from clom.learning.loop import Batch, Plan, Report, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection import Protection
+from clom.nets.ranks import divided
 from clom.settings import Positive, Settings
 
 
@@ -48,14 +49,19 @@ def train_features(
     seed: int,
     how: TrainingSettings,
     loss_of: Callable[[Batch], Tensor],
-    extra: Sequence[nn.Parameter],
+    extra: Sequence[nn.Module],
+    randomness: torch.Generator,
     report: Report,
     phase: str = "learning",
 ) -> None:
-    """Minimise `loss_of` over the weights the task may move, its mask, and `extra` parameters of the learner's own."""
+    """Minimise `loss_of` over the weights the task may move, its mask, and `extra` networks of the learner's own.
+
+    `randomness` is what `loss_of` draws its views from.
+    """
+    learned = [parameter for part in extra for parameter in part.parameters() if parameter.requires_grad]
     optimiser = make_optimiser(
         [
-            (how.optimiser, [*protection.weights(number), *extra]),
+            (how.optimiser, [*protection.weights(number), *learned]),
             (how.gates_optimiser, protection.mask_parameters(number)),
         ]
     )
@@ -67,6 +73,7 @@ def train_features(
         how.plan,
         len(task.train),
         generator(seed, "batches", number),
+        state=[*extra, randomness],
         task=number,
         phase=phase,
         before_step=protection.before_step,
@@ -136,7 +143,7 @@ def view_features(
             images, classes = classifier_views(
                 part.pixels, part.labels, task.n_classes, how, randomness, rotations=rotations
             )
-            features.append(features_of(images.contiguous(memory_format=torch.channels_last)))
+            features.append(divided(features_of, images.contiguous(memory_format=torch.channels_last)))
             labels.append(classes)
             if on_batch is not None:
                 on_batch(view * len(starts) + count + 1, n_views * len(starts))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from clom.errors import UserError
+from clom.learning.distributed import average_gradients
+from clom.learning.resume import State, steps
 from clom.learning.schedule import Schedule
 from clom.settings import Positive, Settings
 
@@ -80,6 +83,36 @@ def shuffled_batches(n: int, batch: int, randomness: torch.Generator) -> tuple[T
     return order.tensor_split(max(1, round(n / batch)))
 
 
+class Batches:
+    """Epoch after epoch of shuffled batches. It can go on within an epoch, whose order follows from how it began."""
+
+    def __init__(self, n: int, batch: int, randomness: torch.Generator) -> None:
+        self.per_epoch = max(1, round(n / batch))
+        self._size, self._randomness = (n, batch), randomness
+        self._began = randomness.get_state()
+        self._order: tuple[Tensor, ...] = ()
+        self._next = 0
+
+    def _begin(self) -> None:
+        self._began = self._randomness.get_state()
+        self._order, self._next = shuffled_batches(*self._size, self._randomness), 0
+
+    def next(self) -> Tensor:
+        """Which samples the next batch holds."""
+        if self._next == len(self._order):
+            self._begin()
+        self._next += 1
+        return self._order[self._next - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"began": self._began, "next": self._next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._randomness.set_state(state["began"])
+        self._begin()
+        self._next = state["next"]
+
+
 def fit(
     loss_of: Callable[[Batch], Tensor],
     optimiser: Optimizer,
@@ -87,33 +120,39 @@ def fit(
     n_samples: int,
     randomness: torch.Generator,
     *,
+    state: Sequence[State] = (),
     task: int = 0,
     phase: str = "learning",
     before_step: Callable[[], None] | None = None,
     after_step: Callable[[], None] | None = None,
     report: Report = silent,
 ) -> None:
-    """Minimise `loss_of` by going `plan.epochs` times through `n_samples` samples."""
+    """Minimise `loss_of` by going `plan.epochs` times through `n_samples` samples.
+
+    `state` is what changes meanwhile besides the method and what is given here: generators that `loss_of` draws from,
+    networks that are not part of the method. With it an interrupted task goes on where it was (resume.py).
+    """
     base_rates = [group["lr"] for group in optimiser.param_groups]
-    per_epoch = max(1, round(n_samples / plan.batch))
-    for epoch in range(plan.epochs):
-        for number, index in enumerate(shuffled_batches(n_samples, plan.batch, randomness)):
-            position = number / per_epoch
-            for group, rate in zip(optimiser.param_groups, base_rates, strict=True):
-                group["lr"] = rate * plan.schedule.factor(epoch + position, plan.epochs)
-            step = epoch * per_epoch + number
-            loss = loss_of(Batch(index, position, step))
-            value = loss.item()
-            if not math.isfinite(value):
-                raise UserError(
-                    f"Learning task {task + 1} diverged: the loss became {value} in epoch {epoch + 1} of {plan.epochs} "
-                    f"({phase}). What was learned before is intact. A smaller learning rate usually helps."
-                )
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if before_step is not None:
-                before_step()
-            optimiser.step()
-            if after_step is not None:
-                after_step()
-            report(Progress(task, phase, step + 1, plan.epochs * per_epoch, epoch + 1, plan.epochs, value))
+    batches = Batches(n_samples, plan.batch, randomness)
+    total = plan.epochs * batches.per_epoch
+    for step in steps(total, report, optimiser, batches, *state):
+        epoch, number = divmod(step, batches.per_epoch)
+        position = number / batches.per_epoch
+        for group, rate in zip(optimiser.param_groups, base_rates, strict=True):
+            group["lr"] = rate * plan.schedule.factor(epoch + position, plan.epochs)
+        loss = loss_of(Batch(batches.next(), position, step))
+        value = loss.item()
+        if not math.isfinite(value):
+            raise UserError(
+                f"Learning task {task + 1} diverged: the loss became {value} in epoch {epoch + 1} of {plan.epochs} "
+                f"({phase}). What was learned before is intact. A smaller learning rate usually helps."
+            )
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        average_gradients(optimiser)
+        if before_step is not None:
+            before_step()
+        optimiser.step()
+        if after_step is not None:
+            after_step()
+        report(Progress(task, phase, step + 1, total, epoch + 1, plan.epochs, value))

@@ -15,6 +15,7 @@ from clom.learning.losses import sparsity
 from clom.nets.compact import compact, open_features, sub_network
 from clom.nets.gates import Gates, soft_gate
 from clom.nets.layers import GatedLayer, Net
+from clom.nets.ranks import divided
 from clom.settings import NonNegative, PositiveNumber, Settings
 
 
@@ -166,7 +167,7 @@ class HardAttention(Protection):
         gates = {group: soft_gate(e, scale, s_max) for group, e in self.embeddings_of(task).items()}
         strength = self.settings.sparsity_first if task == 0 else self.settings.sparsity_rest
         penalty = strength * sparsity(list(gates.values()), [self._used[group] for group in gates])
-        return self.net(images, task, gates), penalty
+        return divided(lambda part: cast(Tensor, self.net(part, task, gates)), images), penalty
 
     def weights(self, task: int) -> list[nn.Parameter]:
         return self.net.shared_parameters() + self.net.task_parameters(task)

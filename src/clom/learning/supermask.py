@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from clom.learning.protection import Protection
 from clom.nets.compact import compact, sub_network
 from clom.nets.layers import Net
+from clom.nets.ranks import divided
 from clom.settings import Settings
 
 
@@ -173,7 +174,9 @@ class Supermask(Protection):
 
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
         """No annealing and no penalty: the density of a mask is fixed."""
-        return self.features(images, task), images.new_zeros(())
+        weights = self._masked_weights(task)
+        features = divided(lambda part: cast(Tensor, functional_call(self.net, weights, (part, task, {}))), images)
+        return features, images.new_zeros(())
 
     def weights(self, task: int) -> list[nn.Parameter]:
         return self.net.task_parameters(task)

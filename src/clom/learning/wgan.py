@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from clom.errors import UserError
 from clom.learning.loop import Progress, Report
+from clom.learning.resume import steps
 from clom.settings import Positive, PositiveNumber, Settings
 
 
@@ -83,7 +84,7 @@ def train_generator(
         images: Tensor = generator(torch.randn(settings.batch, settings.latent, generator=randomness))
         return images
 
-    for step in range(settings.steps):
+    for step in steps(settings.steps, report, critic, *optimisers, randomness):
         for _ in range(settings.critic_steps):
             rows = torch.randint(len(real), (settings.batch,), generator=randomness)
             with torch.no_grad():

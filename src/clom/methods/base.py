@@ -16,8 +16,10 @@ from clom.data.stream import Task
 from clom.errors import UserError
 from clom.learning.calibration import Affine
 from clom.learning.loop import Report, generator, silent
+from clom.learning.resume import Checkpoints, Journal
 from clom.methods.record import TaskRecord
 from clom.nets import NetSettings
+from clom.nets.ranks import level
 from clom.settings import Settings
 
 Blocks = list[Tensor]
@@ -60,14 +62,22 @@ class Method(nn.Module, ABC):
         self.seed = seed
         self.tasks: list[LearnedTask] = []
 
-    def learn(self, task: Task, report: Report = silent) -> Self:
-        """Learn one more task. If that fails or is interrupted, the method is as it was before."""
+    def learn(self, task: Task, report: Report = silent, checkpoints: Checkpoints | None = None) -> Self:
+        """Learn one more task. If that fails or is interrupted, the method is as it was before.
+
+        With `checkpoints` it goes on where an earlier, interrupted call with the same task was, and the result is that
+        of an unbroken call to the last bit.
+        """
         self._check(task)
         before = copy.deepcopy(self)
+        if checkpoints is not None:
+            report = Journal(self, report, checkpoints)
         try:
             with seeded(self.seed, "learn", len(self.tasks)):
                 self.open_task(LearnedTask(task.name, task.class_names))
                 self._learn(task, report)
+            level(self)
+            self._check_numbers(task)
             self.zero_grad(set_to_none=True)  # gradients of finished tasks would be kept for ever
         except BaseException:
             self.__dict__.update(before.__dict__)
@@ -114,12 +124,18 @@ class Method(nn.Module, ABC):
         """The scores of one task."""
         return self.blocks(pixels)[task]
 
-    def belonging(self, pixels: Tensor) -> Tensor:
-        """`[images, tasks]`: how much each image looks like each task's own; high = belongs.
+    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+        """`blocks`, and how much each image looks like each task's own, `[images, tasks]`; high = belongs.
 
-        A task's column depends on the task alone, so later tasks never change it.
+        Each task's numbers have a scale of their own: compare them with those of its own held-out images. A column
+        depends on its task alone, so later tasks never change it.
         """
-        return strongest(self.blocks(pixels), len(pixels))
+        blocks = self.blocks(pixels)
+        return blocks, strongest(blocks, len(pixels))
+
+    def belonging(self, pixels: Tensor) -> Tensor:
+        """The second of `answers`."""
+        return self.answers(pixels)[1]
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
         """Every number that the task's scores are computed from, by name; names do not tell the task's position.
@@ -144,6 +160,14 @@ class Method(nn.Module, ABC):
     def memory_bytes(self) -> int:
         """Bytes of training or validation samples kept between tasks."""
         return 0
+
+    def _check_numbers(self, task: Task) -> None:
+        """The last step of all can ruin the weights without any loss that shows it."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters()):
+            raise UserError(
+                f"Learning task '{task.name}' diverged: some weights are no numbers any more. What was learned before "
+                "is intact. A smaller learning rate usually helps."
+            )
 
     def _check(self, task: Task) -> None:
         shape = tuple(task.train.pixels.shape[1:])

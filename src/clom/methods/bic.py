@@ -182,6 +182,7 @@ class Bic(ReplayMethod):
             how.plan,
             len(labels),
             self.random("correction batches"),
+            state=[views],
             task=len(self.tasks) - 1,
             phase="correcting the bias",
             after_step=stay_positive,

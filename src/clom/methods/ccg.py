@@ -118,8 +118,18 @@ class Ccg(Method):
 
         self.net.train_only(number)
         optimiser = self._optimiser([kernel for _, kernel in kernels])
-        order = self._random("batches")
-        fit(loss_of, optimiser, how.plan, len(task.train), order, task=number, after_step=restore, report=report)
+        order, state = self._random("batches"), [views, draws]
+        fit(
+            loss_of,
+            optimiser,
+            how.plan,
+            len(task.train),
+            order,
+            state=state,
+            task=number,
+            after_step=restore,
+            report=report,
+        )
         self.eval()
         self._freeze(task)
         self._warn(task)

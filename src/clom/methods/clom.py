@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clom.learning.cached import CachedContrastive
 from clom.learning.contrastive import ContrastiveSettings, RotationContrastive
+from clom.learning.heads import HeadSettings
 from clom.learning.protection import HardAttention, HardAttentionSettings
 from clom.methods.base import seeded
 from clom.methods.masked import MaskedMethod, MaskedSettings
@@ -35,4 +37,6 @@ class Clom(MaskedMethod):
         with seeded(seed, "network"):
             network = make_net(net, image_shape[-1])
         protection = HardAttention(network, settings.attention)
-        super().__init__(net, settings, image_shape, seed, protection, RotationContrastive(settings.learning))
+        solved = isinstance(settings.learning.head, HeadSettings)  # otherwise it is trained on views that are ever new
+        learner = CachedContrastive if network.begins_frozen and solved else RotationContrastive
+        super().__init__(net, settings, image_shape, seed, protection, learner(settings.learning))

@@ -9,11 +9,13 @@ would be peeking.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor
 
 from clom.data.images import to_unit
+from clom.methods.base import Blocks
 from clom.methods.hat import Hat, HatSettings
 from clom.ood.odin import EPS, TEMPERATURE, odin_block
 from clom.settings import NonNegative, PositiveNumber
@@ -32,7 +34,10 @@ class ClomOdin(Hat):
     settings_type = ClomOdinSettings
     settings: ClomOdinSettings
 
-    def _score(self, pixels: Tensor, task: int) -> Tensor:
+    def _scores(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         # `(C S - 1) T` instead of S, so that tasks with different numbers of classes can be compared.
-        logits_of = partial(self.logits, task=task)
-        return odin_block(logits_of, to_unit(pixels), self.settings.temperature, self.settings.eps)
+        images, temperature, eps = to_unit(pixels), self.settings.temperature, self.settings.eps
+        return [odin_block(partial(self.logits, task=task), images, temperature, eps) for task in tasks]
+
+    def keepsake(self, pixels: Tensor) -> Tensor:
+        return pixels  # ODIN perturbs pixels

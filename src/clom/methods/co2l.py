@@ -18,6 +18,7 @@ from clom.learning.heads import HeadSettings, solve_head
 from clom.learning.loop import Batch, Report, fit
 from clom.learning.losses import asymmetric_contrastive, relation_distillation
 from clom.learning.optim import make_optimiser
+from clom.learning.resume import State
 from clom.methods.base import seeded
 from clom.methods.replay import ReplayMethod, ReplaySettings
 from clom.nets import NetSettings
@@ -126,7 +127,8 @@ class Co2L(ReplayMethod):
 
         optimiser = make_optimiser([(how.optimiser, list(head.parameters()))])
         order, number = self.random("head batches"), len(self.tasks) - 1
-        fit(loss_of, optimiser, how.plan, len(labels), order, task=number, phase="head", report=report)
+        state: list[State] = [head, draws, randomness]
+        fit(loss_of, optimiser, how.plan, len(labels), order, state=state, task=number, phase="head", report=report)
         return head
 
     def _view_features(self, pixels: Tensor, randomness: torch.Generator) -> Tensor:

@@ -68,7 +68,8 @@ class Derpp(SharedNetwork):
 
     def _learn(self, task: Task, report: Report) -> None:
         pixels, labels = self.new_data(task)
-        replay, draw = self._replay(), uniform(self.random("reservoir"))
+        choices, views, places = (self.random(name) for name in ("replay draws", "replay views", "reservoir"))
+        replay, draw = self._replay(choices, views), uniform(places)
         fresh: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def loss_of(images: Tensor, rows: Tensor) -> Tensor:
@@ -81,11 +82,11 @@ class Derpp(SharedNetwork):
             self.reservoir.offer(*fresh.pop(), draw)
 
         # Rows in place of labels: the reservoir wants the images that the views were made of.
-        self.train_on(pixels, torch.arange(len(labels)), loss_of, list(self.parameters()), report, after_step=offer)
+        rows, state = torch.arange(len(labels)), [choices, views, places]
+        self.train_on(pixels, rows, loss_of, list(self.parameters()), report, state=state, after_step=offer)
 
-    def _replay(self) -> Callable[[], Tensor]:
+    def _replay(self, choices: torch.Generator, views: torch.Generator) -> Callable[[], Tensor]:
         """The two terms of the reservoir, each with its own draw, its own views and its own batch statistics."""
-        choice, views = self.random("replay draws"), self.random("replay views")
         settings, stored = self.settings, self.reservoir
 
         def outputs_of(slots: Tensor) -> Tensor:
@@ -97,12 +98,12 @@ class Derpp(SharedNetwork):
             if len(stored) < 2:  # empty at the first step; and a single image has no batch statistics
                 return total
             if settings.alpha:
-                slots = stored.sample(settings.replay_batch, choice)
+                slots = stored.sample(settings.replay_batch, choices)
                 total = total + settings.alpha * output_loss(
                     outputs_of(slots), stored.outputs[slots], stored.widths[slots]
                 )
             if settings.beta:
-                slots = stored.sample(settings.replay_batch, choice)
+                slots = stored.sample(settings.replay_batch, choices)
                 total = total + settings.beta * F.cross_entropy(outputs_of(slots), stored.labels[slots])
             return total
 

@@ -16,19 +16,19 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.errors import UserError
+from clom.learning.heads import discriminants
 from clom.learning.loop import Progress, Report, silent
 from clom.learning.nearest_mean import mean_directions, nearness
-from clom.methods.base import Blocks, LearnedTask, Method, seeded
+from clom.methods.base import Blocks, LearnedTask, Method, seeded, strongest
 from clom.nets import NetSettings
 from clom.nets.pretrained import EfficientNetLite0, PretrainedSettings
-from clom.settings import Settings
+from clom.settings import Settings, Share
 
 
 class FrozenMethod(Method):
@@ -38,6 +38,8 @@ class FrozenMethod(Method):
     """Buffers with a row for each class."""
     read_by: ClassVar[tuple[str, ...]]
     """Those of them that scores are computed from."""
+    means: Tensor
+    """Of the features of each class, `[classes of all tasks, d]`; an old one never changes."""
 
     def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
@@ -77,6 +79,17 @@ class FrozenMethod(Method):
         return ""
 
     @torch.no_grad()
+    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+        """An image belongs to a task as much as it is near to the mean of one of its classes."""
+        features, tasks = self.embed(pixels), range(len(self.tasks))
+        blocks = [self.scores(features, self.rows(task)) for task in tasks]
+        return blocks, strongest([self.near(features, self.rows(task)) for task in tasks], len(pixels))
+
+    def near(self, features: Tensor, rows: slice) -> Tensor:
+        """How near features are to the means of some classes, `[n, classes]`."""
+        return nearness(features, F.normalize(self.means[rows]).float())
+
+    @torch.no_grad()
     def embed(self, pixels: Tensor, report: Report = silent, batch: int = 64) -> Tensor:
         """The frozen features of images."""
         parts = torch.split(pixels, batch) if len(pixels) else ()
@@ -102,7 +115,6 @@ class Ncm(FrozenMethod):
     settings_type = NcmSettings
     exact_memory = True
     kept_by_class = read_by = ("means",)
-    means: Tensor
 
     def __init__(self, net: NetSettings, settings: NcmSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
@@ -116,14 +128,14 @@ class Ncm(FrozenMethod):
         self.means[-task.n_classes :] = mean_directions(features, task.train.labels, task.n_classes)
 
     def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
-        return nearness(features, self.means[rows])
+        return self.near(features, rows)
 
     def n_parameters(self) -> int:
         return super().n_parameters() + self.means.numel()
 
 
 class SldaSettings(Settings):
-    shrinkage: float = Field(default=0.6, gt=0, le=1)
+    shrinkage: Share = 0.6
     """epsilon: the share of the covariance that is replaced by a multiple of the identity of the same size. Chosen on
     held-out photos, 40 a class; published is 1e-4 of the identity itself, for hundreds of thousands of images."""
 
@@ -136,7 +148,6 @@ class Slda(FrozenMethod):
     settings: SldaSettings
     kept_by_class = ("means", "weight", "bias")
     read_by = ("weight", "bias")
-    means: Tensor
     scatter: Tensor
     n_samples: Tensor
     weight: Tensor
@@ -174,15 +185,6 @@ class Slda(FrozenMethod):
 
     def n_parameters(self) -> int:
         return super().n_parameters() + self.weight.numel() + self.bias.numel()
-
-
-def discriminants(means: Tensor, covariance: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
-    """Weight `[classes, d]` and bias of linear discriminant analysis with a shrunk covariance."""
-    average = covariance.diagonal().mean().clamp(min=1e-12)
-    identity = torch.eye(len(covariance), dtype=covariance.dtype)
-    shrunk = (1 - shrinkage) * covariance + shrinkage * average * identity
-    weight = torch.linalg.solve(shrunk, means.T).T.contiguous()
-    return weight, -(weight * means).sum(1) / 2
 
 
 def _more_rows(values: Tensor, count: int) -> Tensor:

@@ -145,6 +145,7 @@ class HyperNet(Method):
             how.plan,
             len(task.train),
             batches,
+            state=[randomness],
             task=number,
             before_step=hold_old_tasks,
             report=report,

@@ -14,6 +14,7 @@ from clom.data.memory import Memory, per_class
 from clom.data.stream import Task
 from clom.data.views import rotations
 from clom.learning.calibration import Affine, CalibrationSettings, fit_to_memory
+from clom.learning.heads import DiscriminantHead
 from clom.learning.learner import Learner
 from clom.learning.loop import Report, generator
 from clom.learning.protection import Protection
@@ -49,6 +50,7 @@ class MaskedMethod(Method):
         self.protection = protection
         self.exact_memory = protection.exact
         self.learner = learner
+        self._portion = 32 if protection.net.begins_frozen else 256  # images at once; photos are large
         self.heads = nn.ModuleList()
         self.memory = Memory()
         self.typical = nn.ParameterList()  # of each task: what `scale` divides by
@@ -92,7 +94,7 @@ class MaskedMethod(Method):
         self.typical[number].copy_(self._typical_score(task, number))
         if self.settings.calibration == "memory":
             kept = per_class(task.validation, self.settings.memory_per_class, self._random("memory"))
-            self.memory.add(number, kept.pixels, kept.labels)
+            self.memory.add(number, self.keepsake(kept.pixels), kept.labels)
             self._fit_to_memory()
 
     def _forget(self, number: int, task: LearnedTask) -> str:
@@ -115,26 +117,64 @@ class MaskedMethod(Method):
         turns = {"rotations": torch.tensor(self.learner.rotations)}
         return self.protection.sub_network(task) | head | turns
 
-    @torch.no_grad()
     def block(self, pixels: Tensor, task: int) -> Tensor:
-        parts = [self._score(part, task) for part in torch.split(pixels, 256)]
-        return torch.cat(parts) if parts else torch.empty(0, self.tasks[task].n_classes)
+        return self._blocks(pixels, [task])[0]
 
     def blocks(self, pixels: Tensor) -> Blocks:
-        return [self.block(pixels, task) for task in range(len(self.tasks))]
+        return self._blocks(pixels, range(len(self.tasks)))
 
-    def _score(self, pixels: Tensor, task: int) -> Tensor:
-        return self.logits(to_unit(pixels), task)
+    @torch.no_grad()
+    def _blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
+        if not len(pixels):
+            return [torch.empty(0, self.tasks[task].n_classes) for task in tasks]
+        parts = [self._scores(part, tasks) for part in torch.split(pixels, self._portion)]
+        return [torch.cat(of_task) for of_task in zip(*parts, strict=True)]
+
+    @torch.no_grad()
+    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+        if not len(pixels) or not self.heads or not isinstance(self.heads[0], DiscriminantHead):
+            return super().answers(pixels)
+        kept = self.keepsake(pixels)
+        likeness = [self._likeness(part) for part in torch.split(kept, self._portion)]
+        return self.blocks(kept), torch.cat(likeness)
+
+    def _likeness(self, pixels: Tensor) -> Tensor:
+        turned, columns = self._turned(pixels), []
+        for task, head in enumerate(self.heads):
+            assert isinstance(head, DiscriminantHead)
+            columns.append(head.likeness(self.protection.features(turned, task), self.learner.rotations))
+        return torch.stack(columns, 1)
+
+    def _scores(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
+        turned = self._turned(pixels)
+        return [self._averaged(turned, task) for task in tasks]
 
     def logits(self, images: Tensor, task: int) -> Tensor:
-        """Eq. 6: rotation r of the image reads block r of the head, all rotations as one batch.
+        """The scores of images that are numbers in [0, 1] with three channels; gradients with respect to them can be
+        taken."""
+        return self._averaged(self._turned(images), task)
 
-        Images are numbers in [0, 1] with three channels; gradients with respect to them can be taken.
-        """
+    def _turned(self, pixels: Tensor) -> Tensor:
+        """All rotations as one batch, after the part of the network that is the same for all tasks, if there is one."""
+        if pixels.ndim == 3:  # a keepsake
+            return pixels.transpose(0, 1).flatten(0, 1)
+        turned = rotations(to_unit(pixels), self.learner.rotations).contiguous(memory_format=torch.channels_last)
+        return self.protection.net.frozen(turned)
+
+    @torch.no_grad()
+    def keepsake(self, pixels: Tensor) -> Tensor:
+        """What the memory keeps of images: where the network begins frozen what that makes of them, which shows no
+        picture and stays valid, `[images, rotations, d]`; else the images."""
+        if not self.protection.net.begins_frozen or pixels.ndim == 3:
+            return pixels
         count = self.learner.rotations
-        turned = rotations(images, count).contiguous(memory_format=torch.channels_last)
-        outputs = self._network(task)(turned)
-        by_rotation = outputs.view(count, len(images), count, self.tasks[task].n_classes)
+        parts = [self._turned(part).view(count, len(part), -1) for part in torch.split(pixels, self._portion)]
+        return torch.cat(parts, 1).transpose(0, 1).contiguous()
+
+    def _averaged(self, turned: Tensor, task: int) -> Tensor:
+        """Eq. 6: rotation r of the image reads block r of the head."""
+        count = self.learner.rotations
+        by_rotation = self._network(task)(turned).view(count, -1, count, self.tasks[task].n_classes)
         own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
         return own.mean(-1)
 
@@ -172,8 +212,17 @@ class MaskedMethod(Method):
     @torch.no_grad()
     def _typical_score(self, task: Task, number: int) -> Tensor:
         """The mean score of the right class on the task's own data: no sample is needed later."""
-        own = self.block(task.train.pixels[:2000], number)
-        return own.gather(1, task.train.labels[:2000, None]).mean().clamp(min=1e-6)
+        # Few photos are known by heart, and each costs a pass through the frozen network: better ask the held-out ones.
+        few = self.protection.net.begins_frozen and len(task.validation) > 0
+        images = task.validation if few else task.train[slice(0, 2000)]
+        own = self.block(images.pixels, number)
+        return own.gather(1, images.labels[:, None]).mean().clamp(min=1e-6)
+
+    def recalibrate(self, memory_per_class: int) -> None:
+        """Keep only so many of the stored samples: then everything is as if it had been learned with that setting."""
+        self.settings = self.settings.model_copy(update={"memory_per_class": memory_per_class})
+        self.memory.shrink(memory_per_class)
+        self._fit_to_memory()
 
     def _fit_to_memory(self) -> None:
         offsets = torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)

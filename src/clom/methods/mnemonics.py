@@ -134,6 +134,7 @@ class Mnemonics(Icarl):
             how.plan,
             len(labels),
             self.random(f"{phase} batches"),
+            state=[moving, randomness],
             task=len(self.tasks) - 1,
             phase=phase,
             after_step=stay_visible,

@@ -140,7 +140,8 @@ class Muc(SharedNetwork):
     def _train_sides(self, task: Task, report: Report) -> None:
         """Stage 3, in evaluation mode: the network, its statistics and all other heads stay bit-identical."""
         how, number, views = self.settings.side_training, len(self.tasks) - 1, self.random("side views")
-        draw = other_images(self.settings.ood, task, self.random("other images"))
+        others = self.random("other images")
+        draw = other_images(self.settings.ood, task, others)
 
         def outputs_of(images: Tensor) -> Tensor:
             images = augment(images, self.settings.augmentation, views)
@@ -153,8 +154,10 @@ class Muc(SharedNetwork):
             return side_loss(outputs_of(to_unit(pixels)), task.train.labels[batch.index], outputs_of(draw(pixels)))
 
         optimiser = make_optimiser([(how.optimiser, list(self.side.parts[-1].parameters()))])
-        randomness = self.random("side batches")
-        fit(loss_of, optimiser, how.plan, len(task.train), randomness, task=number, phase="sides", report=report)
+        order, state = self.random("side batches"), [views, others]
+        fit(
+            loss_of, optimiser, how.plan, len(task.train), order, state=state, task=number, phase="sides", report=report
+        )
 
     def scores(self, pixels: Tensor) -> Tensor:
         features, way = self.embed(pixels), self.settings.predict_with

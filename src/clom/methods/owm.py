@@ -231,18 +231,17 @@ class Owm(SharedNetwork):
 
     def _learn(self, task: Task, report: Report) -> None:
         guards, parameters, plan = self._guards(), list(self.parameters()), self.settings.plan
-        n_steps, done = plan.epochs * max(1, round(len(task.train) / plan.batch)), 0
+        n_steps, done = plan.epochs * max(1, round(len(task.train) / plan.batch)), torch.tensor(0)
 
         def project() -> None:
-            nonlocal done
             for guard in guards:
                 if self.settings.update == "batch":
-                    guard.take_in(done / n_steps)
+                    guard.take_in(done.item() / n_steps)
                 guard.project()
             nn.utils.clip_grad_norm_(parameters, self.settings.clip)
-            done += 1
+            done.add_(1)
 
-        self.train_on(*self.new_data(task), self._loss, parameters, report, before_step=project)
+        self.train_on(*self.new_data(task), self._loss, parameters, report, state=[done], before_step=project)
         if self.settings.update == "task_end":
             self._take_in(task, guards)
         for guard in guards:

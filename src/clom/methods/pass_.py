@@ -80,7 +80,7 @@ class Pass(SharedNetwork):
             remembered = self.prototype_loss(len(labels), noise)
             return loss + how.prototypes * remembered + how.distillation * feature_distance(features, past)
 
-        self.train_on(*self.new_data(task), loss_of, list(self.parameters()), report)
+        self.train_on(*self.new_data(task), loss_of, list(self.parameters()), report, state=[noise])
         self._summarise(task)
 
     def prototype_loss(self, count: int, noise: torch.Generator) -> Tensor:

@@ -21,6 +21,8 @@ class Entry:
     keeps: str
     preset: tuple[tuple[str, Any], ...] = ()
     """Settings that make a variant of another system, as dotted names."""
+    divisible: bool = True
+    """Whether several processes can share its work: it trains the experiment's network."""
     of_the_paper: bool = True
     """Whether "all" systems include it. What starts from pretrained features is no fair comparison with the others."""
 
@@ -62,6 +64,7 @@ METHODS: dict[str, Entry] = {
         "clom.methods.hypernet:HyperNet",
         "HyperNet: a network that generates each task's classifier (von Oswald et al. 2020)",
         "the generating network, a vector and normalisation statistics per task",
+        divisible=False,
     ),
     "supsup": Entry(
         "clom.methods.supsup:SupSup",
@@ -77,6 +80,7 @@ METHODS: dict[str, Entry] = {
         "clom.methods.owm:Owm",
         "OWM: gradients orthogonal to what earlier inputs excite (Zeng et al. 2019)",
         "a projector per layer",
+        divisible=False,
     ),
     "muc": Entry(
         "clom.methods.muc:Muc",
@@ -117,6 +121,7 @@ METHODS: dict[str, Entry] = {
         "clom.methods.a_rps:ARps",
         "A-RPS: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
         "every module used, exemplars (200 for ten classes, 2000 for more)",
+        divisible=False,
     ),
     "co2l": Entry(
         "clom.methods.co2l:Co2L",
@@ -127,6 +132,7 @@ METHODS: dict[str, Entry] = {
         "clom.methods.ccg:Ccg",
         "CCG: channels gated for each image, a task classifier with rehearsal (Abati et al. 2020)",
         "gates, heads, normalisation, 200 or 2000 images (or a generator per task) for the task classifier",
+        divisible=False,
     ),
     "finetune": Entry(
         "clom.methods.bounds:FineTune",
@@ -142,12 +148,14 @@ METHODS: dict[str, Entry] = {
         "clom.methods.frozen:Ncm",
         "NCM: the nearest class mean on frozen pretrained features",
         "a mean feature of every class",
+        divisible=False,
         of_the_paper=False,
     ),
     "slda": Entry(
         "clom.methods.frozen:Slda",
         "SLDA: streaming linear discriminant analysis on frozen pretrained features (Hayes and Kanan 2020)",
         "a mean feature of every class, one covariance",
+        divisible=False,
         of_the_paper=False,
     ),
 }

@@ -12,6 +12,7 @@ from clom.data.stream import Task
 from clom.data.views import Augmentation, augment
 from clom.learning.loop import Batch, Plan, Report, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
+from clom.learning.resume import State
 from clom.methods.base import Blocks, LearnedTask, Method, seeded
 from clom.nets import NetSettings
 from clom.nets.plain import Backbone, CosineHead, LinearHead
@@ -105,12 +106,14 @@ class SharedNetwork(Method):
         how: SharedSettings | None = None,
         phase: str = "learning",
         views: int = 1,
+        state: Sequence[State] = (),
         before_step: Callable[[], None] | None = None,
         after_step: Callable[[], None] | None = None,
     ) -> None:
         """Minimise `loss_of` over these images by moving `parameters`; afterwards the method is in evaluation mode.
 
         With several `views` a batch holds all its images augmented once, then all of them augmented again, and so on.
+        `state` is what changes meanwhile outside of the method, above all generators that `loss_of` draws from.
         """
         how = how or self.settings
         randomness = self.random(f"{phase} views")
@@ -127,6 +130,7 @@ class SharedNetwork(Method):
             how.plan,
             len(labels),
             self.random(f"{phase} batches"),
+            state=[randomness, *state],
             task=len(self.tasks) - 1,
             phase=phase,
             before_step=before_step,

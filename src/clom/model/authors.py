@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clom.errors import UserError
+from clom.errors import UserError, shorten
+from clom.files import check_regular
 from clom.learning.calibration import Affine
 from clom.learning.contrastive import Projection
 from clom.learning.protection import HardAttention
 from clom.methods.base import LearnedTask, channels_last
 from clom.methods.clom import Clom, ClomSettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
+from clom.nets.allowance import Allowance
 
 Weights = Mapping[str, Tensor]
 
@@ -38,10 +40,13 @@ def read_authors(weights: Path, masks: Path | None = None, calibration: Path | N
     """Read a checkpoint of their AlexNet-like or ResNet-18 network, with its companions where they exist."""
     state = _tensors(_read(weights), weights)
     try:
-        return _convert(state, masks, calibration)
-    except (KeyError, RuntimeError, IndexError) as problem:
+        with Allowance.for_file(state):
+            return _convert(state, masks, calibration)
+    except UserError as problem:
+        raise UserError(f"{weights}: {problem}") from None
+    except Exception as problem:  # tensors of wrong kinds and shapes can lead anywhere
         raise UserError(
-            f"{weights} is not laid out like a checkpoint of the authors: {str(problem).splitlines()[0]}."
+            f"{weights} is not laid out like a checkpoint of the authors: {_first_line(problem)}."
         ) from None
 
 
@@ -182,6 +187,7 @@ def _read_calibration(content: Any, path: Path, n_tasks: int) -> Affine:
 
 
 def _read(path: Path) -> Any:
+    check_regular(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -189,12 +195,33 @@ def _read(path: Path) -> Any:
     except Exception as problem:  # damaged bytes make the unpickler raise whatever its instructions stumble over
         raise UserError(
             f"{path} cannot be read as a checkpoint of tensors (nothing else in a file is ever run): "
-            f"{str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__}"
+            f"{_first_line(problem)}"
         ) from None
+
+
+def _first_line(problem: Exception) -> str:
+    lines = str(problem).strip().splitlines()
+    return lines[0][:300] if lines else type(problem).__name__
 
 
 def _tensors(content: Any, path: Path) -> dict[str, Tensor]:
     """Their state dictionary, with the prefix that multi-GPU training leaves taken off."""
     if not isinstance(content, Mapping):
         raise UserError(f"{path} is not a checkpoint of the authors: it holds no names.")
-    return {str(name).removeprefix("module."): value for name, value in content.items() if isinstance(value, Tensor)}
+    found = {str(name).removeprefix("module."): value for name, value in content.items() if isinstance(value, Tensor)}
+    for name, value in found.items():
+        problem = _problem(value)
+        if problem:
+            raise UserError(f"{path} is not a checkpoint of the authors: {shorten(name)} {problem}.")
+    return found
+
+
+def _problem(value: Tensor) -> str:
+    """What is wrong with a tensor, if anything is."""
+    if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized or value.is_complex():
+        return "is not a plain tensor of numbers"
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        return "claims more numbers than the file holds"  # one number can pretend to be a billion
+    if not bool(torch.isfinite(value).all()):
+        return "holds values that are no numbers: NaN or infinite"
+    return ""

@@ -13,23 +13,29 @@ METHODS = ("clom", "ncm", "slda")
 
 # Of each network: its settings, and the side of the squares that photos are cut to.
 NETS: dict[str, tuple[NetSettings, int]] = {
-    "efficientnet-lite0": (AdapterSettings(), 160),
+    "efficientnet-lite0": (AdapterSettings(hidden=256), 160),
     "resnet-18": (ResNet18Settings(width=16), 64),
 }
 
-# Settings of a system that differ from its defaults, by network.
+# Settings of a system that differ from its defaults, by network. Those of pretrained features were chosen by five-fold
+# cross-validation within 40 photos of each of seven classes, where all differences are small: a discriminant head tells
+# classes and tasks apart better than logistic regression (CIL 73 against 65), colours are better left alone, and the
+# upright photo should count as much as its three rotations together. Adapters that move features by a tenth do no harm
+# and those that move them by half do, so they learn slowly. The network from scratch is not tuned.
 RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("clom", "efficientnet-lite0"): {
+        "attention": {"sparsity_first": 0.05, "sparsity_rest": 0.05},
         "learning": {
-            "augmentation": {"crop_area": (0.5, 1.0)},
-            "plan": {"epochs": 2, "batch": 32},
-            "head": {"views": 1},
+            "augmentation": {"crop_area": (0.5, 1.0), "colour": False},
+            "plan": {"epochs": 15, "batch": 32, "schedule": {"warmup": 1}},
+            "optimiser": {"kind": "adam", "lr": 1e-3},
+            "head": {"kind": "discriminant", "shrinkage": 0.7, "views": 3, "upright": 0.5},
         },
     },
     ("clom", "resnet-18"): {
         "learning": {
             "augmentation": {"crop_area": (0.3, 1.0)},
-            "plan": {"epochs": 30, "batch": 32, "schedule": {"warmup": 1}},
+            "plan": {"epochs": 20, "batch": 32, "schedule": {"warmup": 1}},
             "cross_entropy": 1.0,
             "head": {"views": 2},
         },

@@ -68,8 +68,7 @@ class Predictor:
         check_rate(false_rejection)
         numbers = list(range(len(self.method.tasks))) if task is None else [task_number(self.method, task)]
         pixels = suited(self.method, pixels)
-        blocks = self.method.blocks(pixels) if task is None else [self.method.block(pixels, numbers[0])]
-        belonging = self._belonging(pixels, numbers, blocks)
+        blocks, belonging = self.method.answers(pixels) if task is None else self._of_one(pixels, numbers[0])
         calibration = Affine(self.calibration.scales[numbers], self.calibration.shifts[numbers])
         chances = (self.sharpness * torch.cat(calibration(blocks), 1)).softmax(1)
         classes = [(name, number) for number in numbers for name in self.method.tasks[number].class_names]
@@ -80,10 +79,13 @@ class Predictor:
             answers.append(self._answer(likely, dict(zip(numbers, own, strict=True)), false_rejection))
         return answers
 
-    def _belonging(self, pixels: Tensor, numbers: list[int], blocks: Blocks) -> Tensor:
-        if type(self.method).belonging is Method.belonging:
-            return strongest(blocks, len(pixels))  # the same, without computing the blocks again
-        return self.method.belonging(pixels)[:, numbers]
+    def _of_one(self, pixels: Tensor, number: int) -> tuple[Blocks, Tensor]:
+        """What one task says, without asking the others where that is possible."""
+        if type(self.method).answers is Method.answers:
+            blocks = [self.method.block(pixels, number)]
+            return blocks, strongest(blocks, len(pixels))
+        blocks, belonging = self.method.answers(pixels)
+        return [blocks[number]], belonging[:, [number]]
 
     def _answer(self, likely: list[tuple[str, int, float]], own: dict[int, float], false_rejection: float) -> Answer:
         """The task of the best guess has the say in whether it is one of its own."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import glob
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,11 +17,13 @@ from clom.data.images import Images, fitted
 from clom.data.stream import Task
 from clom.errors import UserError
 from clom.learning.loop import Report, silent
+from clom.learning.resume import Checkpoints
 from clom.learning.sharpness import fit_sharpness
 from clom.locks import Lock
 from clom.methods.base import Method
 from clom.methods.record import TaskRecord, now
 from clom.model import create
+from clom.model.checkpoints import beside_model, lesson_folder
 from clom.model.fingerprint import fingerprint
 from clom.model.store import load_model, save_model
 from clom.model.timing import estimate_seconds
@@ -91,7 +95,8 @@ def teach(
 ) -> Lesson:
     """Add the classes of `source` as one task to the model at `path`, which is made if it is not there.
 
-    The file is replaced in one piece at the end; whatever happens before, the old one stays. `method`, `backbone` and
+    The file is replaced in one piece at the end; whatever happens before, the old one stays, and the same lesson again
+    goes on where the interrupted one was. `method`, `backbone` and
     `seed` are for a new model; an existing one must not contradict them. One process at a time can teach a model.
     """
     listener = listener or Listener()
@@ -103,12 +108,19 @@ def teach(
         check_news(learner, name, class_names_of(source) if isinstance(source, Path) else ())
         size = learner.image_shape[-1]
         pictures = read_folder(source, size, on_file=listener.on_file) if isinstance(source, Path) else source(size)
-        lesson = learn_pictures(learner, pictures, name, listener)
+        lesson = learn_pictures(learner, pictures, name, listener, partial(beside_model, path))
         save_model(path.resolve(), learner)  # a link stays a link
+        shutil.rmtree(lesson_folder(path), ignore_errors=True)
     return replace(lesson, created=created)
 
 
-def learn_pictures(learner: Method, pictures: Pictures, name: str, listener: Listener | None = None) -> Lesson:
+def learn_pictures(
+    learner: Method,
+    pictures: Pictures,
+    name: str,
+    listener: Listener | None = None,
+    checkpoints_of: Callable[[Method, Task], Checkpoints] | None = None,
+) -> Lesson:
     """Teach a method that is in memory, and note what there is to know about the new task."""
     listener = listener or Listener()
     check_news(learner, name, pictures.class_names)
@@ -118,7 +130,7 @@ def learn_pictures(learner: Method, pictures: Pictures, name: str, listener: Lis
         sizes = len(task.train), len(task.validation)
         listener.on_plan(LessonPlan(name, task.class_names, *sizes, pictures.skipped, seconds))
     started = time.perf_counter()
-    learner.learn(task, listener.on_step)
+    learner.learn(task, listener.on_step, checkpoints_of(learner, task) if checkpoints_of else None)
     record, accuracy_among_all = examine(learner, task)
     learner.tasks[-1] = replace(learner.tasks[-1], record=record)
     return Lesson(

@@ -7,6 +7,7 @@ gated, its scales are each task's own and start at zero.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,6 +15,8 @@ from clom.nets.gates import Gates
 from clom.nets.layers import GatedLinear, GatedResidual, Net
 from clom.nets.pretrained import EfficientNetLite0, PretrainedSettings
 from clom.settings import Positive
+
+_AT_ONCE = 64
 
 
 class AdapterSettings(PretrainedSettings):
@@ -26,6 +29,7 @@ class AdapterNet(Net):
     """Takes images, or features of the frozen network that were computed before."""
 
     feature_group = None  # the pretrained features are never closed
+    begins_frozen = True
 
     def __init__(self, settings: AdapterSettings) -> None:
         super().__init__()
@@ -34,7 +38,13 @@ class AdapterNet(Net):
         self.inner = GatedLinear(self.n_features, settings.hidden, gate_in=None, gate_out="adapter")
         self.outer = GatedResidual(settings.hidden, self.n_features, gate_in="adapter")
 
+    def frozen(self, images: Tensor) -> Tensor:
+        """Images in portions: the widest layer holds two megabytes of each at 160 pixels."""
+        if images.ndim == 2:
+            return images
+        return torch.cat([self.backbone(part) for part in torch.split(images, _AT_ONCE)])
+
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
-        pretrained = images if images.ndim == 2 else self.backbone(images)
+        pretrained = self.frozen(images)
         features: Tensor = self.outer(F.relu(self.inner(pretrained, gates)), pretrained, task)
         return features

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from clom.errors import UserError
 from clom.nets.gates import Gates
 from clom.nets.layers import GatedConv2d, GatedLinear, Net
+from clom.nets.ranks import dropout
 from clom.settings import Count, Fraction, Positive, Settings
 
 
@@ -73,13 +74,13 @@ class AlexNet(Net):
 
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
         values = images
-        for conv, pool, dropout in zip(self.convs, self.pools, self.dropouts, strict=True):
+        for conv, pool, p in zip(self.convs, self.pools, self.dropouts, strict=True):
             values = conv(values, task, gates)
-            if dropout and self.training:
-                values = F.dropout(F.relu(values), dropout)
+            if p and self.training:
+                values = dropout(F.relu(values), p, self.training)
                 values = F.max_pool2d(values, pool) if pool > 1 else values
             else:  # the same, with the ReLU on a quarter of the numbers
                 values = F.relu(F.max_pool2d(values, pool) if pool > 1 else values)
         # Channel-major flattening whatever the memory format: `spread` relies on it.
         values = self.fc(torch.flatten(values, 1), gates)
-        return F.dropout(F.relu(values) if self.final_relu else values, self.last_dropout, self.training)
+        return dropout(F.relu(values) if self.final_relu else values, self.last_dropout, self.training)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.nets.gates import Gates, per_channel
+from clom.nets.ranks import batch_norm
 
 
 class GatedConv2d(nn.Conv2d):
@@ -75,19 +76,22 @@ class GatedConv2d(nn.Conv2d):
             return ungated
         values = self._conv_forward(values, self.weight, self.bias)
         (norm,) = self.norms_of(task)
-        return norm(values) if gate is None else _gated_norm(norm, values, gate)
+        return _gated_norm(norm, values, gate)
 
 
-def _gated_norm(norm: nn.BatchNorm2d, values: Tensor, gate: Tensor) -> Tensor:
+def _gated_norm(norm: nn.BatchNorm2d, values: Tensor, gate: Tensor | None) -> Tensor:
     """`gate * norm(values)` by way of the normalisation's scale and shift."""
     if norm.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
     momentum = norm.momentum
     if momentum is None:  # a plain average over batches
         momentum = 1.0 / float(norm.num_batches_tracked or 1)
-    scale = gate if norm.weight is None else norm.weight * gate
-    shift = None if norm.bias is None else norm.bias * gate
-    return F.batch_norm(values, norm.running_mean, norm.running_var, scale, shift, norm.training, momentum, norm.eps)
+    scale: Tensor | None = norm.weight
+    shift: Tensor | None = norm.bias
+    if gate is not None:
+        scale = gate if scale is None else scale * gate
+        shift = None if shift is None else shift * gate
+    return batch_norm(values, norm.running_mean, norm.running_var, scale, shift, norm.training, momentum, norm.eps)
 
 
 class GatedLinear(nn.Linear):
@@ -161,10 +165,17 @@ class Net(nn.Module, ABC):
     n_features: int
     feature_group: str | None
     """The gate group of the features, so that heads and scores know which of them a task never uses. None: all are."""
+    begins_frozen: bool = False
+    """Whether `frozen` does something."""
 
     @abstractmethod
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
         """Features `[n, n_features]` of images in [0, 1]."""
+
+    def frozen(self, images: Tensor) -> Tensor:
+        """What a beginning that no task changes makes of images, computed once for all tasks: `forward` takes both.
+        Images themselves where there is no such beginning."""
+        return images
 
     def add_task(self) -> None:
         for layer in self.gated_layers():

@@ -116,12 +116,16 @@ class PathNet(nn.Module):
         paths = state.get(prefix + "paths")
         if paths is not None:
             self._check(paths)
-            for level in self._levels():
-                level.clear()
-            self.paths = paths.new_empty(0, len(self.levels))
-            for path in paths:
-                self.begin(path)
+            if not torch.equal(paths, self.paths):  # else modules that an optimiser knows would be replaced
+                self._rebuild(paths)
         super()._load_from_state_dict(state, prefix, *args)
+
+    def _rebuild(self, paths: Tensor) -> None:
+        for level in self._levels():
+            level.clear()
+        self.paths = paths.new_empty(0, len(self.levels))
+        for path in paths:
+            self.begin(path)
 
     def _check(self, paths: Tensor) -> None:
         fits = paths.dtype == torch.int64 and paths.ndim == 2 and paths.shape[1] == len(self.levels) and len(paths) > 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.nets import NetSettings, make_net
+from clom.nets.ranks import divided
 
 
 class Backbone(nn.Module):
@@ -19,6 +22,8 @@ class Backbone(nn.Module):
         self.n_features = self.net.n_features
 
     def forward(self, images: Tensor) -> Tensor:
+        if self.training:
+            return divided(lambda part: cast(Tensor, self.net(part, 0, {})), images)
         features: Tensor = self.net(images, 0, {})
         return features
 

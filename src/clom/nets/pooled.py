@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from clom.nets.gates import Gates
 from clom.nets.layers import GatedConv2d, GatedLinear, Net
+from clom.nets.ranks import dropout
 from clom.settings import Fraction, Positive, Settings
 
 
@@ -50,8 +51,8 @@ class PooledConv(Net):
         values = images
         for number, conv in enumerate(self.convs):
             values = conv(values, task, gates)
-            values = F.dropout(F.relu(values) if number else values, light, self.training)
+            values = dropout(F.relu(values) if number else values, light, self.training)
             if min(values.shape[2:]) > 1:
                 values = F.max_pool2d(values, 2)
         values = F.relu(self.fc(values.mean((2, 3)), gates))
-        return F.dropout(values, heavy, self.training)
+        return dropout(values, heavy, self.training)

@@ -1,0 +1,56 @@
+"""What checkpoints within a task cost: the first task of `mnist-5t --budget cpu`, shortened, with and without them.
+
+Both take turns, and processor time is compared, which does not see what else the machine does. The time that saving
+takes until the disk has it is measured besides.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.measure import Figure, figure, ratios, scaled
+from benchmarks.models import random_task, subject
+from clom.data.stream import Task
+from clom.experiments.config import resolve
+from clom.methods.base import Method
+from clom.model.checkpoints import SECONDS, CheckpointFolder
+
+LIMIT = 0.02
+
+
+def figures(quick: bool = False) -> list[Figure]:
+    task = random_task(subject("MNIST net", quick), 64 if quick else 1200)
+    plain: list[float] = []
+    kept: list[float] = []
+    shares: list[float] = []
+    learn_once(task, None, quick)  # fills caches and the allocator
+    with tempfile.TemporaryDirectory() as place:
+        for number in range(1 if quick else 4):
+            plain.append(learn_once(task, None, quick))
+            folder = CheckpointFolder(Path(place) / str(number), 0, "benchmark")
+            started = time.monotonic()
+            kept.append(learn_once(task, folder, quick))
+            shares.append(folder.saving / (time.monotonic() - started))
+    name = f"mnist-5t --budget cpu, every {SECONDS:.0f} s"
+    extra = [ratio - 1 for ratio in ratios(kept, plain)]
+    return [
+        figure("checkpoints", f"{name}: more processor time", scaled(extra, 100), "%", at_most=100 * LIMIT),
+        figure(
+            "checkpoints", f"{name}: share of the time spent on saving", scaled(shares, 100), "%", at_most=100 * LIMIT
+        ),
+    ]
+
+
+def learn_once(task: Task, folder: CheckpointFolder | None, quick: bool) -> float:
+    """Processor seconds of learning a task from nothing."""
+    method = make(task, quick)
+    started = time.process_time()
+    method.learn(task, checkpoints=folder)
+    return time.process_time() - started
+
+
+def make(task: Task, quick: bool) -> Method:
+    shape = tuple(task.train.pixels.shape[1:])
+    return resolve("mnist-5t", "clom", "smoke" if quick else "cpu").make_method(shape)

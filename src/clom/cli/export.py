@@ -1,0 +1,42 @@
+"""`clom export`: a model as one graph for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+
+def export_command(model: Path, out: Path, *, task: str | None = None) -> None:
+    """Write a model as one file that needs nothing of this program: images in, class scores and unknown score out.
+
+    Parameters
+    ----------
+    model
+        The model file.
+    out
+        The file to write: .onnx for onnxruntime, .pt2 for torch.export.load.
+    task
+        Name of the only task to write; by default all of them, side by side.
+    """
+    from clom.model.export import check_target, export_model
+    from clom.model.store import load_model
+
+    check_target(out)
+    console = Console()
+    with console.status("Writing and checking the graph, which takes some seconds ..."):
+        done = export_model(out, load_model(model), task)
+    console.print(
+        f"{done.path}: {len(done.class_names)} classes, {done.n_bytes / 1e6:.2f} MB; its scores differ from the "
+        f"model's by at most {done.largest_difference:.0e}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    console.print(
+        "Input 'images': bytes [n, channels, height, width]. Outputs 'scores' [n, classes] and 'belonging' [n]; class "
+        "names, tasks and thresholds are in the file's metadata.",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,40 @@
+"""`clom resume`: the rest of an interrupted run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+
+def resume_command(
+    run: Path,
+    *,
+    data: Path | None = None,
+    threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    checkpoint_every: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
+) -> None:
+    """Go on with an interrupted run where it was; on the same machine the result is that of an unbroken run.
+
+    Parameters
+    ----------
+    run
+        The folder that `clom run` made.
+    data
+        Folder with the data sets; by default the one the run was begun with.
+    threads
+        Threads to compute with; by default as many as before, because the last bits depend on it.
+    checkpoint_every
+        Seconds between two checkpoints within a task, by default 10.
+    """
+    from clom.cli.run import show_run
+    from clom.experiments.provenance import recorded
+    from clom.experiments.run import read_config
+
+    config, before = read_config(run), recorded(run)
+    data = data or (Path(before["data"]) if before.get("data") else None)
+    deterministic = bool(before.get("deterministic", False))
+    show_run(Console(), config, run, data, threads or before.get("threads"), deterministic, checkpoint_every)

@@ -1,0 +1,54 @@
+"""How all pictures look.
+
+Colours are Okabe and Ito's, told apart by colour-blind readers; every line has a marker of its own and every heat map
+gets darker with its numbers, so that print in black and white says the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # no screen needed
+from matplotlib import pyplot as plt
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
+GREY = "#7F7F7F"
+STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "clom"}
+
+
+def save(figure: Figure, out: Path, name: str) -> list[Path]:
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / f"{name}.svg", out / f"{name}.png"]
+    figure.savefig(paths[0], metadata={"Date": None})
+    figure.savefig(paths[1], dpi=160)
+    plt.close(figure)
+    return paths
+
+
+def panels(count: int, width: float, height: float, across: int = 3) -> tuple[Figure, list[Axes]]:
+    """So many panels in rows of at most `across`; unused places stay empty."""
+    columns = min(across, count)
+    rows = -(-count // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(width * columns, height * rows), layout="constrained", squeeze=False
+    )
+    flat = list(axes.flat)
+    for axis in flat[count:]:
+        axis.set_axis_off()
+    return figure, flat[:count]

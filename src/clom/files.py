@@ -1,0 +1,54 @@
+"""Reading what people give: regular files only, and never more of one than is sensible for its kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from clom.errors import DataError
+
+MOST_DATA = 400_000_000
+"""Bytes of one data file, unpacked: eight times MNIST's or twice CIFAR's largest."""
+MOST_RECORDS = 50_000_000
+"""Bytes of a text that a program wrote: ledgers, metrics, summaries."""
+
+
+def check_regular(path: Path) -> None:
+    """Refuses folders, and pipes and devices, which would be waited for or read for ever. An absent file passes:
+    whoever opens it says so."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(mode):
+        raise DataError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file.")
+
+
+def read_bytes(path: Path, most: int = MOST_DATA) -> bytes:
+    check_regular(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except (OSError, ValueError) as problem:  # ValueError: no system allows such a name
+        raise DataError(f"Cannot read {path}: {getattr(problem, 'strerror', None) or problem}.") from problem
+    if len(content) > most:
+        raise DataError(f"{path} is too large: expected at most {most} bytes.")
+    return content
+
+
+def read_text(path: Path, most: int = MOST_RECORDS) -> str:
+    try:
+        return read_bytes(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise DataError(f"Cannot read {path}: it is not text in UTF-8 ({problem.reason}).") from problem
+
+
+def parse_json(text: str) -> Any:
+    """As `json.loads`, but a `ValueError` is all that can go wrong."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

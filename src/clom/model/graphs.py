@@ -1,0 +1,203 @@
+"""A model as one graph of plain operations: bytes in, calibrated scores out, nothing of this package inside.
+
+A task's graph is its compact sub-network, asked for all rotations as one batch. Rotation r reads block r of the head
+and the blocks are averaged (Eq. 6), so what the graph keeps of a head is one matrix for each rotation. A frozen
+pretrained network is the same for all tasks and is asked once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clom.data.images import to_unit
+from clom.data.views import rotate
+from clom.errors import UserError
+from clom.learning.protection import HardAttention, Protection
+from clom.learning.supermask import Supermask
+from clom.methods.base import Method
+from clom.methods.clom_odin import ClomOdin
+from clom.methods.frozen import Ncm, Slda
+from clom.methods.icarl import Icarl
+from clom.methods.masked import MaskedMethod
+from clom.methods.registry import METHODS, method_class
+from clom.methods.shared import SharedNetwork
+from clom.nets.adapters import AdapterNet
+from clom.nets.compact import compact, open_features
+from clom.nets.layers import Net
+
+_NEEDED_TO_ANSWER = {"backbone", "head", "side"}
+"""What a method with one shared network answers from. The rest, stored images above all, must not leave the model."""
+
+
+class Graph(nn.Module):
+    """uint8 images `[n, channels, height, width]` to `scores [n, classes]` and `belonging [n]`, their maximum."""
+
+    scales: Tensor
+    shifts: Tensor
+
+    def __init__(self, raw: nn.Module, scales: Tensor, shifts: Tensor) -> None:
+        super().__init__()
+        self.raw = raw
+        self.register_buffer("scales", scales)
+        self.register_buffer("shifts", shifts)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.raw(to_unit(images)) * self.scales + self.shifts
+        return scores, scores.amax(1)
+
+
+@torch.no_grad()
+def make_graph(method: Method, tasks: Sequence[int]) -> Graph:
+    """The graph of these tasks, their classes side by side in this order; refused for methods that have none."""
+    affine = next(iter(method.calibrations().values()))
+    sizes = torch.tensor([method.tasks[task].n_classes for task in tasks])
+    scales, shifts = (values[list(tasks)].repeat_interleave(sizes).clone() for values in (affine.scales, affine.shifts))
+    raw = _raw_scores(method, tasks)
+    return Graph(raw, scales.detach(), shifts.detach()).eval()
+
+
+def _raw_scores(method: Method, tasks: Sequence[int]) -> nn.Module:
+    if not _has_graph(type(method)):
+        able = [name for name in METHODS if _has_graph(method_class(name))]
+        raise UserError(f"{method.name} cannot be exported: {_reason(method)} These can: {', '.join(able)}.")
+    if isinstance(method, MaskedMethod):
+        return _MaskedScores(method, tasks)
+    columns = _columns(method, tasks)
+    if isinstance(method, Ncm | Icarl):
+        return _NearestMeans(method.backbone, method.means[columns])
+    if isinstance(method, Slda):
+        return _LinearScores(method.backbone, method.weight[columns], method.bias[columns])
+    assert isinstance(method, SharedNetwork)
+    return _SharedScores(method, columns)
+
+
+def _has_graph(kind: type[Method]) -> bool:
+    return issubclass(kind, MaskedMethod | Ncm | Slda | SharedNetwork) and not issubclass(kind, ClomOdin)
+
+
+def _reason(method: Method) -> str:
+    if isinstance(method, ClomOdin):
+        return "it needs the gradient of the image for every answer."
+    return "its network depends on the image or is generated for each task."
+
+
+def _columns(method: Method, tasks: Sequence[int]) -> Tensor:
+    """Where the classes of these tasks are among the classes of all tasks."""
+    starts = torch.tensor([0] + [task.n_classes for task in method.tasks]).cumsum(0)
+    return torch.cat([torch.arange(int(starts[task]), int(starts[task + 1])) for task in tasks])
+
+
+# --- a mask per task -------------------------------------------------------------------------------------------------
+
+
+class _MaskedScores(nn.Module):
+    """Uncalibrated scores of images in [0, 1], one task's after the other's."""
+
+    def __init__(self, method: MaskedMethod, tasks: Sequence[int]) -> None:
+        super().__init__()
+        self.rotations = method.learner.rotations
+        self.parts = nn.ModuleList(_TaskScores(method, task) for task in tasks)
+        net = method.protection.net
+        self.backbone = net.backbone if isinstance(net, AdapterNet) else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        turned = torch.cat([rotate(images, turn) for turn in range(self.rotations)])
+        if self.backbone is not None:
+            turned = self.backbone(turned)  # adapters take its features as well as images
+        return torch.cat([part(turned) for part in self.parts], 1)
+
+
+class _TaskScores(nn.Module):
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, method: MaskedMethod, task: int) -> None:
+        super().__init__()
+        self.net, kept = _compact_network(method.protection, task)
+        if isinstance(self.net, AdapterNet):
+            del self.net.backbone
+        head, n_features = method.heads[task], method.protection.net.n_features
+        bias = head(torch.zeros(1, n_features))
+        weight = head(torch.eye(n_features)) - bias  # [features, rotations * classes] of any linear head
+        self.rotations = method.learner.rotations
+        self.register_buffer("weight", weight[kept].unflatten(1, (self.rotations, -1)).transpose(0, 1).contiguous())
+        self.register_buffer("bias", bias.view(self.rotations, -1).mean(0))
+
+    def forward(self, turned: Tensor) -> Tensor:
+        features = self.net(turned, 0, {}).unflatten(0, (self.rotations, -1))
+        scores: Tensor = torch.matmul(features, self.weight).mean(0) + self.bias
+        return scores
+
+
+def _compact_network(protection: Protection, task: int) -> tuple[Net, Tensor]:
+    """The task's dense network, and which of all features it gives."""
+    net = protection.net
+    if isinstance(protection, HardAttention) and protection.settings.binary:
+        gates = protection.gates(task)
+        return compact(net, task, gates), open_features(net, gates)
+    if isinstance(protection, Supermask):
+        masked = copy.deepcopy(net)
+        for name, mask in protection.masks(task).items():
+            masked.get_parameter(name).mul_(mask)
+        return compact(masked, task, {group: torch.ones(n) for group, n in net.gate_sizes().items()}), torch.arange(
+            net.n_features
+        )
+    raise UserError("A model with soft gates (attention.binary: false) cannot be exported: no unit is ever closed.")
+
+
+# --- one network for all tasks ---------------------------------------------------------------------------------------
+
+
+class _NearestMeans(nn.Module):
+    """Minus the squared distance of unit vectors, multiplied out: ONNX has no distance."""
+
+    means: Tensor
+
+    def __init__(self, backbone: nn.Module, means: Tensor) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.register_buffer("means", means)
+
+    def forward(self, images: Tensor) -> Tensor:
+        directions = F.normalize(self.backbone(images))
+        lengths = directions.pow(2).sum(1, keepdim=True) + self.means.pow(2).sum(1)
+        return 2 * F.linear(directions, self.means) - lengths
+
+
+class _LinearScores(nn.Module):
+    def __init__(self, backbone: nn.Module, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(weight.shape[1], len(weight))
+        self.head.load_state_dict({"weight": weight, "bias": bias})
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.backbone(images))
+        return scores
+
+
+class _SharedScores(nn.Module):
+    columns: Tensor
+
+    def __init__(self, method: SharedNetwork, columns: Tensor) -> None:
+        super().__init__()
+        self.method = _without_portions(method)
+        self.register_buffer("columns", columns)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.method.scores(images)[:, self.columns]
+
+
+def _without_portions(method: SharedNetwork) -> SharedNetwork:
+    """A view of the method that embeds a batch of any size in one go, and has only what answers need."""
+    twin = copy.copy(method)
+    for kind in ("_modules", "_buffers", "_parameters"):
+        kept = {name: value for name, value in getattr(method, kind).items() if name in _NEEDED_TO_ANSWER}
+        object.__setattr__(twin, kind, kept)
+    object.__setattr__(twin, "embed", twin.backbone)
+    return twin

@@ -1,0 +1,141 @@
+"""What is learned in one process and in several, to be compared. As a script: one of the several processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from clom.data.formats import read_digits
+from clom.data.stream import Stream, split
+from clom.errors import UserError
+from clom.evaluation.scorebook import Scorebook
+from clom.experiments.together import share
+from clom.launch import read_launch
+from clom.learning.distributed import require_same, session
+from clom.learning.loop import Progress
+from clom.learning.losses import supervised_contrastive
+from clom.methods.registry import method_class
+from clom.nets import AlexNetSettings, NetSettings, PooledConvSettings, ResNet18Settings, make_net, ranks
+
+ALEXNET = AlexNetSettings(channels=(6, 6, 8), hidden=12, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
+DROPOUT = ALEXNET.model_copy(update={"dropout": (0.2, 0.5)})
+RESNET = ResNet18Settings(width=4)
+POOLED = PooledConvSettings(channels=(4, 4, 6), hidden=8)
+
+# SGD: Adam's first steps are as long for a gradient that is zero but for rounding as for any other.
+SGD = {"kind": "sgd", "lr": 0.05}
+TRAINING = {"plan": {"epochs": 1, "batch": 13}, "optimiser": SGD}  # 13 rows: 7 for the one and 6 for the other
+GATES = {**TRAINING, "gates_optimiser": SGD}
+MASKED = {"memory_per_class": 2, "learning": GATES}
+CONTRASTIVE = {"memory_per_class": 2, "learning": {**GATES, "head": {"views": 1, "iterations": 5}}}
+SGD_HEAD = {"learning": {**GATES, "cross_entropy": 1.0, "head": {"plan": {"epochs": 1, "batch": 13}}}}
+REPLAY = {**TRAINING, "memory": {"size": 8}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("clom", "supsup-ood"), CONTRASTIVE),
+    "clom-no-calibration": {**CONTRASTIVE, "calibration": "none"},
+    "clom-no-ood": {"learning": {**GATES, "rotations": 1, "head": {"views": 1, "iterations": 5}}},
+    **dict.fromkeys(("hat", "clom-odin", "supsup"), MASKED),
+    **dict.fromkeys(("finetune", "joint", "pass"), TRAINING),
+    **dict.fromkeys(("lwf-r", "icarl", "bic"), REPLAY),
+    "mnemonics": {**REPLAY, "exemplars": {"plan": {"epochs": 1, "batch": 13}}},
+    "co2l": {**REPLAY, "head": {"views": 1, "iterations": 5}},
+    "derpp": {**REPLAY, "replay_batch": 5},
+    "muc": {**TRAINING, "ood": "noise", "side_training": {"plan": {"epochs": 1, "batch": 13}}},
+}
+"""Every method that several processes can share."""
+LEARNING: dict[str, tuple[str, NetSettings, dict[str, Any]]] = {
+    **{name: (name, ALEXNET, settings) for name, settings in SETTINGS.items()},
+    "clom, trained head": ("clom", ALEXNET, SGD_HEAD),
+    "clom, dropout": ("clom", DROPOUT, CONTRASTIVE),
+    **{f"{name}, batch norm": (name, RESNET, SETTINGS[name]) for name in ("clom", "hat", "supsup", "finetune")},
+}
+NETS: dict[str, NetSettings] = {"alexnet": DROPOUT, "pooled": POOLED, "resnet": RESNET}
+
+
+def learn(case: str) -> dict[str, Any]:
+    """Gradients of each task's first step, everything that two tasks leave behind, and their scores."""
+    name, net, settings = LEARNING[case]
+    maker = method_class(name)
+    tasks = stream()
+    method = maker(net, maker.settings_type.model_validate(settings), tasks.image_shape, 0)
+    gradients: list[dict[str, Tensor]] = []
+    book = Scorebook(tasks.tests)
+
+    def look(step: Progress) -> None:
+        if step.done == 1 and step.task == len(gradients):
+            gradients.append({name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None})
+
+    for task in tasks:
+        method.learn(task, look)
+        book.update(method)
+    return {"gradients": gradients, "numbers": dict(method.state_dict()), "scores": book.state()}
+
+
+def stream() -> Stream:
+    return split(read_digits(), [2, 2], train_per_class=16, test_per_class=5, validation=0.2)
+
+
+def differentiate(case: str) -> dict[str, Tensor]:
+    """In double precision, where rounding hides nothing: gradients of one contrastive step, and its statistics."""
+    torch.manual_seed(0)
+    net = make_net(NETS[case], 8).double().train()
+    net.add_task()
+    net.double().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    gates = {group: torch.rand(size).double().requires_grad_() for group, size in net.gate_sizes().items()}
+    images = torch.rand(21, 3, 8, 8).double().contiguous(memory_format=torch.channels_last)
+    features = ranks.divided(lambda part: cast(Tensor, net(part, 0, gates)), images)
+    z = torch.nn.functional.normalize(features)
+    loss = supervised_contrastive(z, torch.arange(21) % 3, 0.5).double() + sum(gate.sum() for gate in gates.values())
+    loss.backward()  # type: ignore[no-untyped-call]
+    found = {**dict(net.named_parameters()), **gates}
+    gradients = {name: value.grad for name, value in found.items() if value.grad is not None}
+    ranks.average(list(gradients.values()))
+    statistics = {name: value.double() for name, value in net.named_buffers()}
+    return {**gradients, **statistics, "randomness after": torch.rand(3)}
+
+
+def talk(rank: int) -> dict[str, Any]:
+    """What processes say to each other besides numbers of a network."""
+    require_same("numbers", b"equal everywhere")
+    refused = ""
+    try:
+        require_same("numbers", str(rank).encode())
+    except UserError as problem:
+        refused = str(problem)
+    empty = share(b"")
+    return {"refused": refused, "shared": [share(f"from {rank}".encode()).decode(), empty.decode()]}
+
+
+def lose(rank: int) -> str:
+    """The last rank goes without a word; the others notice when they next need it."""
+    if rank == ranks.count() - 1:
+        os._exit(0)
+    try:
+        ranks.add_up(torch.zeros(1))
+    except ranks.RankLost as problem:
+        return str(problem)
+    return "nobody was missed"
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # networks this small close whole layers
+    launch = read_launch()
+    with session(launch):
+        found = {
+            "learned": {case: learn(case) for case in LEARNING},
+            "differentiated": {case: differentiate(case) for case in NETS},
+            "talked": talk(launch.rank),
+        }
+        torch.save(found, folder / f"{launch.rank}.pt")
+        (folder / "lost.txt").write_text(lose(launch.rank))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

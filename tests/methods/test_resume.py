@@ -1,0 +1,105 @@
+"""Every method goes on in the middle of a task: interrupted every few steps, it ends where an unbroken one ends."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clom.data.stream import Stream, Task
+from clom.experiments.config import resolve
+from clom.learning.loop import Progress
+from clom.methods.base import Method
+from clom.methods.registry import PAPER_METHODS
+from clom.model.checkpoints import CheckpointFolder
+from clom.model.store import load_model, save_model
+from methods.check import check_equal
+
+PLAN = {"epochs": 2, "batch": 8}
+LARS = {"kind": "lars", "lr": 0.1, "momentum": 0.9}
+BY_SGD = {"plan": PLAN, "optimiser": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in PAPER_METHODS},
+    "clom, LARS, head by SGD": (
+        "clom",
+        {"learning": {"head": BY_SGD, "cross_entropy": 1.0, "optimiser": LARS, "gates_optimiser": LARS}},
+    ),
+    "clom, soft gates": ("clom", {"attention": {"binary": False, "s_max": 4.0}}),
+    "supsup-ood, head by SGD": ("supsup-ood", {"learning": {"head": BY_SGD}}),
+    "ccg, generative": ("ccg", {"rehearsal": "generative", "wgan": {"steps": 5, "width": 4, "batch": 8}}),
+    "mnemonics, bilevel": (
+        "mnemonics",
+        {
+            "exemplars": {"version": "bilevel", "inner_steps": 2, "plan": PLAN},
+            "adjust_old": PLAN,
+            "weight_transfer": True,
+        },
+    ),
+    "co2l, head by SGD": ("co2l", {"head": BY_SGD, "teacher_bn": "batch"}),
+    "a-rps, two candidates": ("a-rps", {"candidates": 2, "switching": {"kind": "interval", "interval": 1}}),
+    "icarl, rebuffi": ("icarl", {"variant": "rebuffi"}),
+    "owm, task end": ("owm", {"update": "task_end"}),
+    "muc, noise": ("muc", {"ood": "noise", "side_training": {"plan": PLAN}}),
+}
+
+
+class Crash(Exception):
+    pass
+
+
+class Fragile:
+    """A report that fails at the given number of training steps; what is reported between phases does not count."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+        self.phases: set[str] = set()
+
+    def __call__(self, progress: Progress) -> None:
+        if math.isnan(progress.loss):
+            return
+        self.phases.add(progress.phase)
+        self.left -= 1
+        if self.left == 0:
+            raise Crash
+
+
+def learned_in_pieces(before: Path, task: Task, folder: Path, steps: int, most: int = 200) -> tuple[Method, int]:
+    """Learn a task in lives of so many steps, each from the files alone; and how many lives it took."""
+    for life in range(1, most):
+        method = load_model(before)
+        try:
+            return method.learn(task, Fragile(steps), CheckpointFolder(folder, 1, "test", every=0)), life
+        except Crash:
+            continue
+    raise AssertionError("it never ends")
+
+
+def make(name: str, changes: dict[str, Any]) -> Method:
+    """As a smoke run has it, but with several steps in an epoch."""
+    usual = resolve("digits-5t", name, "smoke", 3).make_method((1, 8, 8))
+    short = {"plan": PLAN} if hasattr(usual.settings, "plan") else {"learning": {"plan": PLAN}}
+    settings = merged(merged(usual.settings.model_dump(), short), changes)
+    return type(usual)(usual.net_settings, type(usual.settings).model_validate(settings), (1, 8, 8), 3)
+
+
+def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Groups are changed, but for `head` and `switching`, which are other groups then."""
+    inner = {
+        name: merged(settings[name], value)
+        for name, value in changes.items()
+        if isinstance(value, dict) and isinstance(settings[name], dict) and name not in ("head", "switching")
+    }
+    return settings | changes | inner
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_interrupted_every_few_steps_and_equal_to_the_last_bit(
+    variant: str, tiny_stream: Stream, tmp_path: Path
+) -> None:
+    method = make(*VARIANTS[variant]).learn(tiny_stream[0])
+    save_model(tmp_path / "before", method)
+    pieces, lives = learned_in_pieces(tmp_path / "before", tiny_stream[1], tmp_path / "checkpoints", steps=3)
+    assert lives >= 3
+    check_equal(pieces, method.learn(tiny_stream[1]), tiny_stream.tests[0].pixels)
