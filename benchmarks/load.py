@@ -197,15 +197,15 @@ def measure(name: str, photos: Path, folder: Path, options: argparse.Namespace) 
         host, _, port = client.url.removeprefix("http://").partition(":")
         place = host, int(port)
         stars = sorted((photos / "shapes" / "stars").iterdir())
-        lesson = client.teach({"night": stars[:10], "day": stars[10:20]}, "load")
+        lesson = client.teach({"night": stars[::2], "day": stars[1::2]}, "load")
         asyncio.run(ask_for(place, questions, options.connections, 2.0))  # warm
-        teaching = []
+        teaching, batches = list[str](), list[float]()
         for _ in range(ROUNDS):
             one.add(asyncio.run(ask_for(place, questions, 1, options.seconds / ROUNDS / 2)))
+            before = batches_so_far(client)
             many.add(asyncio.run(ask_for(place, questions, options.connections, options.seconds / ROUNDS)))
+            batches += [after - earlier for after, earlier in zip(batches_so_far(client), before, strict=True)]
             teaching.append(client.job(lesson["id"])["state"])
-        with client.request("GET", "/metrics") as response:
-            batches = mean_batch(response.read().decode())
         client.cancel(lesson["id"])
     gain = many.per_second / one.per_second if one.per_second else 0.0
     return {
@@ -214,15 +214,18 @@ def measure(name: str, photos: Path, folder: Path, options: argparse.Namespace) 
         "one_at_a_time": one.to_json(),
         "many_at_once": many.to_json(),
         "connections": options.connections,
-        "mean_batch": batches,
+        "mean_batch": round(sum(batches[::2]) / max(1.0, sum(batches[1::2])), 1),
         "gain": round(gain, 2),
         "lesson": teaching,
     }
 
 
-def mean_batch(metrics: str) -> float:
-    values = {line.split()[0]: float(line.split()[1]) for line in metrics.splitlines() if "batch_pictures_" in line}
-    return round(values["clom_batch_pictures_sum"] / max(1.0, values["clom_batch_pictures_count"]), 2)
+def batches_so_far(client: Client) -> tuple[float, float]:
+    """Pictures, and batches they were computed in."""
+    with client.request("GET", "/metrics") as response:
+        lines = response.read().decode().splitlines()
+    values = {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("clom_batch_pictures_")}
+    return values["clom_batch_pictures_sum"], values["clom_batch_pictures_count"]
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -258,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="of many connections, for each model")
     parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--only", default=",".join(MODELS), help="some of the models, separated by commas and slashes")
+    parser.add_argument("--only", default=",".join(MODELS), help="some of the models")
     parser.add_argument("--threads", type=int, default=machine.cores(), help="for the server")
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--quick", action="store_true", help="the small model for three seconds: does it work?")
@@ -270,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = []
     with tempfile.TemporaryDirectory() as place:
         photos = Path(place) / "photos"
-        write_example_photos(photos, per_class=20, per_class_new=4)
+        write_example_photos(photos, per_class=10, per_class_new=4)
         for name in names:
             found.append(measure(name, photos, Path(place), options))
             print(json.dumps(found[-1], indent=2))

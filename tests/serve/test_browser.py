@@ -20,7 +20,9 @@ from clom.model.store import save_model
 from clom.model.teaching import learn_pictures
 from clom.nets import AdapterSettings
 from clom.serve.client import Client
-from serve.running import serving, wait_until
+from clom.serve.kept import Assignment, Kept
+from clom.serve.security import Access
+from serve.running import pictures, serving, wait_until, warm_model
 
 pytest.importorskip("playwright", reason="make test-browser installs it")
 from axe_playwright_python.sync_playwright import Axe
@@ -45,7 +47,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A server whose model knows patterns: pretrained features, and lessons of a few seconds."""
     learning = {
-        "plan": {"epochs": 4, "batch": 8},
+        "plan": {"epochs": 3, "batch": 8},
         "augmentation": {"crop_area": (0.5, 1.0)},
         "head": {"views": 1},
     }
@@ -85,6 +87,13 @@ def page(browser: Browser, client: Client) -> Iterator[Page]:
     assert complaints == []
 
 
+def picture(page: Page, name: str) -> None:
+    """Keep a picture of the page, if somebody wants to look at it."""
+    if folder := os.environ.get("SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True, caret="initial")  # hiding it breaks the policy
+
+
 def ask(page: Page, files: list[Path]) -> list[str]:
     """Ask on an empty page; the verdicts in the order of the files."""
     page.goto(page.url.partition("#")[0] + "#ask")
@@ -116,11 +125,13 @@ def test_teaches_asks_and_survives_a_reload(page: Page, client: Client, photos: 
     expect(page.locator("#job-title")).to_have_text("Learning shapes", timeout=10_000)
     expect(page.locator("#teach-job .left")).to_contain_text("left", timeout=60_000)
     wait_until(lambda: 0 < page.evaluate("document.querySelector('progress').value") < 1)
+    picture(page, "learning")
     # Questions are answered meanwhile, by what it knew before.
     stripes = sorted((photos / "new" / "stripes").iterdir())
     assert client.predict(stripes[:1], false_rejection=0)["answers"][0]["guesses"][0]["class_name"] == "stripes"
     expect(page.locator("#job-done")).to_have_text("Learned: circles, squares", timeout=120_000)
     expect(page.locator(".proof")).to_contain_text("Nothing was forgotten")
+    picture(page, "learned")
     task = client.model()["tasks"][0]
     expect(page.locator(".proof code")).to_have_attribute("title", task["fingerprint"])
     page.click("text=Ask it")
@@ -176,16 +187,13 @@ def test_everything_can_be_reached_with_the_keyboard(page: Page) -> None:
 def test_anyone_can_read_it(browser: Browser, client: Client, photos: Path, width: int, scheme: Any) -> None:
     """No finding of axe-core in any section, nothing wider than the screen; pictures for people to look at."""
     page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce")
-    folder = os.environ.get("SCREENSHOTS")
     for section in ("#ask", "#teach", "#inside", "docs"):
         page.goto(f"{client.url}/{section}")
         prepare(page, section, photos)
         found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]})
         assert found.violations_count == 0, found.generate_report()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{section} is wider than the screen"
-        if folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=f"{folder}/{section.strip('#')}-{width}-{scheme}.png", full_page=True)
+        picture(page, f"{section.strip('#')}-{width}-{scheme}")
     page.close()
 
 
@@ -206,3 +214,22 @@ def prepare(page: Page, section: str, photos: Path) -> None:
         page.click("summary")
     else:
         expect(page.locator(".route")).not_to_have_count(0)
+
+
+def test_after_a_restart_it_offers_to_go_on(browser: Browser, tmp_path: Path) -> None:
+    """Also to who has to enter the token first."""
+    path = warm_model(tmp_path / "model.safetensors")
+    left = pictures("blue", "yellow")
+    lesson = Assignment("abc", "pets", ("cat", "dog"), (10, 10), ())
+    Kept(path).write(lesson, left.images.pixels, left.images.labels.tolist())
+    with serving(path, access=Access(token="let me in")) as (client, _):
+        page = browser.new_page()
+        page.goto(client.url)
+        expect(page.locator("#teach-job")).to_contain_text("pets was interrupted")
+        page.click("button:has-text('Go on')")
+        expect(page.locator("#teach-job .said-here")).to_contain_text("right token")
+        page.fill("#teach-token", "let me in")
+        page.click("button:has-text('Go on')")
+        expect(page.locator("#job-done")).to_have_text("Learned: cat, dog", timeout=60_000)
+        page.close()
+    assert not Kept(path).folder.exists()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -12,6 +14,9 @@ from rich.console import Console
 
 from clom.cli.learn import say
 from clom.errors import UserError
+
+if TYPE_CHECKING:
+    from clom.serve.security import Access
 
 
 def serve_command(
@@ -68,6 +73,7 @@ def serve_command(
     if token is not None and not token.strip():
         raise UserError("The token is empty. Choose one that nobody guesses, or leave it out.")
     machine.tune_process(threads)
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would log what strangers send
     console = Console()
     listener = _listen(host, port)
     with listener:
@@ -90,8 +96,16 @@ def serve_command(
 def _listen(host: str, port: int) -> socket.socket:
     """Before anything is loaded, so that a taken port is known at once."""
     try:
-        family = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host.strip("[]"), port), family=family, backlog=512)
+        # With the protocol spelt out, or asyncio does not switch Nagle's algorithm off, and every answer waits 40 ms
+        # for the acknowledgement of its own head.
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        family, kind, protocol, _, place = found[0]
+        listener = socket.socket(family, kind, protocol)
+        if sys.platform != "win32":  # where it would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(512)
+        return listener
     except OSError as problem:
         advice = "Choose another with --port." if "in use" in str(problem) else "Is that an address of this machine?"
         raise UserError(f"Cannot listen on {host}, port {port}: {problem.strerror or problem}. {advice}") from None
@@ -106,10 +120,7 @@ def _make_if_missing(console: Console, model: Path, method: str | None, backbone
         say(console, f"{model} is new and has learned nothing yet.")
 
 
-def _say_where(console: Console, access: object, port: int) -> None:
-    from clom.serve.security import Access
-
-    assert isinstance(access, Access)
+def _say_where(console: Console, access: Access, port: int) -> None:
     name = access.host.strip("[]")
     shown = f"[{name}]" if ":" in name else name
     say(console, f"Open http://{shown}:{port} in a browser. Ctrl-C ends it.")

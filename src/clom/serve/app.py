@@ -6,14 +6,13 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
-from importlib.resources import files
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -26,19 +25,11 @@ from clom.serve.jobs import Busy, NoSuchJob
 from clom.serve.kept import Unreadable
 from clom.serve.lessons import begin_lesson
 from clom.serve.metrics import Counting
-from clom.serve.security import REPORT_POLICY, Guard
+from clom.serve.pages import add_pages
+from clom.serve.security import Guard
 from clom.serve.service import Service
 from clom.serve.uploads import decode_all, pictures_to_ask
 
-_ASSETS = {
-    "index.html": "text/html",
-    "docs.html": "text/html",
-    "style.css": "text/css",
-    "icon.svg": "image/svg+xml",
-    **dict.fromkeys(
-        ("app.js", "api.js", "ask.js", "teach.js", "inside.js", "dom.js", "camera.js", "docs.js"), "text/javascript"
-    ),
-}
 _STATUS = {Busy: 409, NothingLearned: 409, NoSuchJob: 404}
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": schemas.Problem, "description": "Refused, with the reason."}
@@ -64,7 +55,7 @@ def make_app(service: Service) -> FastAPI:
         responses=_PROBLEMS,
     )
     _add_errors(app)
-    _add_page(app, service)
+    add_pages(app, service)
     _add_answers(app, service)
     _add_lessons(app, service)
     app.add_middleware(Counting, metrics=service.metrics)
@@ -92,27 +83,6 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(UserError)
     async def mistaken(_: Request, problem: UserError) -> Response:
         return JSONResponse({"error": str(problem)}, _STATUS.get(type(problem), 422))
-
-
-def _add_page(app: FastAPI, service: Service) -> None:
-    folder = files("clom.serve") / "page"
-    assets = {name: (folder / name).read_bytes() for name in _ASSETS}
-
-    def asset(name: str) -> Response:
-        if name not in assets:
-            raise HTTPException(404, "There is no such page.")
-        return Response(assets[name], media_type=_ASSETS[name])
-
-    app.get("/", include_in_schema=False)(lambda: asset("index.html"))
-    app.get("/docs", include_in_schema=False)(lambda: asset("docs.html"))
-    app.get("/page/{name}", include_in_schema=False)(asset)
-
-    @app.get("/report", include_in_schema=False)
-    def report() -> Response:
-        if service.report is None:
-            raise HTTPException(404, "No report lies beside this model.")
-        content = service.report.read_bytes()
-        return HTMLResponse(content, headers={"Content-Security-Policy": REPORT_POLICY})
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
@@ -154,6 +124,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         started = time.perf_counter()
         uploads = await pictures_to_ask(request, service.limits)
         found = await decode_all(uploads, service.decoders, service.engine.served.size, service.limits)
+        await request.close()  # what came in temporary files is gone now
         squares = [square for square in found if not isinstance(square, Unreadable)]
         if not squares:
             bad = [file for file in found if isinstance(file, Unreadable)]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -17,12 +15,8 @@ from clom.locks import Lock
 from clom.model.teaching import remove_leftovers
 from clom.serve.background import Background
 from clom.serve.engine import Engine
+from clom.serve.job import WAITING, Job
 from clom.serve.kept import Assignment, Kept, Unreadable
-
-State = Literal["preparing", "learning", "checking", "done", "failed", "cancelled", "interrupted"]
-RUNNING = ("preparing", "learning", "checking")
-WAITING = ("failed", "interrupted")
-"""Ended, but its pictures are kept: it can go on or be given up."""
 
 _REMEMBERED = 20
 _SECONDS_BETWEEN_SIGNS_OF_LIFE = 15.0
@@ -34,53 +28,6 @@ class Busy(UserError):
 
 class NoSuchJob(UserError):
     """Nothing is known under this number."""
-
-
-@dataclass(eq=False)
-class Job:
-    """One lesson and how far it is."""
-
-    assignment: Assignment
-    state: State = "preparing"
-    phase: str = ""
-    share: float = 0.0
-    problem: str = ""
-    estimate: float | None = None
-    lesson: dict[str, Any] | None = None
-    checks: list[dict[str, Any]] = field(default_factory=list)
-    learning_since: float | None = None
-    saved: bool = False
-    revision: int = 0
-
-    @property
-    def over(self) -> bool:
-        return self.state not in RUNNING
-
-    @property
-    def seconds_left(self) -> float | None:
-        """By the pace so far; by the estimate as long as there is none."""
-        if self.over:
-            return None
-        passed = 0.0 if self.learning_since is None else time.monotonic() - self.learning_since
-        if self.share > 0.1:
-            return max(0.0, passed / self.share * (1 - self.share))
-        return None if self.estimate is None else max(0.0, self.estimate - passed)
-
-    def to_json(self) -> dict[str, Any]:
-        plan = self.assignment
-        return {
-            "id": plan.id,
-            "task": plan.name,
-            "classes": [{"name": name, "pictures": n} for name, n in zip(plan.class_names, plan.counts, strict=True)],
-            "unreadable": [{"file": file.file, "reason": file.reason} for file in plan.unreadable],
-            "state": self.state,
-            "phase": self.phase,
-            "progress": round(self.share, 4),
-            "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
-            "problem": self.problem,
-            "lesson": self.lesson,
-            "checks": self.checks,
-        }
 
 
 class Jobs:
@@ -216,7 +163,7 @@ class Jobs:
         teaching, _ = self._share_cores()
         self._worker = Background("learn", self.engine.path, teaching, self.niceness)
         async for event in self._worker.events():
-            self._note(job, event)
+            job.note(event)
             await self._tell(job)
         learned = await self._learned(job)
         if learned:
@@ -225,19 +172,6 @@ class Jobs:
         else:
             job.state = "failed"
             job.problem = job.problem or "The lesson ended unexpectedly. The model is as it was."
-
-    def _note(self, job: Job, event: dict[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "plan":
-            job.estimate, job.state, job.learning_since = event["seconds"], "learning", time.monotonic()
-        elif kind == "step":
-            job.phase, job.share = event["phase"], event["share"]
-        elif kind == "saved":
-            job.state, job.share, job.saved = "checking", 1.0, True
-        elif kind == "done":
-            job.lesson, job.checks = event["lesson"], event["checks"]
-        elif kind == "problem":
-            job.problem = event["text"]
 
     async def _learned(self, job: Job) -> bool:
         """Whether the model file knows the task by now; from here on the answers do, too."""

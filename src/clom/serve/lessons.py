@@ -29,6 +29,7 @@ async def begin_lesson(service: Service, request: Request) -> JSONResponse:
         raise HTTPException(413, "These pictures are too many for one lesson. Teach fewer at a time.")
     _check_amounts(asked, asked.labels, [])
     found = await decode_all(asked.uploads, service.decoders, served.size, service.limits)
+    await request.close()  # what came in temporary files is gone now
     bad = [file for file in found if isinstance(file, Unreadable)]
     good = [
         (square, label) for square, label in zip(found, asked.labels, strict=True) if isinstance(square, np.ndarray)

@@ -46,6 +46,7 @@ function showStatus(job) {
 async function start() {
   ask.setUp();
   teach.setUp({ onJob: showStatus, onLearned: refresh });
+  document.addEventListener("model-changed", refresh); // somebody else taught it
   window.addEventListener("hashchange", () => showSection(true));
   // A picture that misses the target should not replace the page.
   for (const name of ["dragover", "drop"]) document.addEventListener(name, (event) => event.preventDefault());

@@ -79,7 +79,8 @@ async function ask(asked) {
     const part = asked.slice(start, start + AT_ONCE);
     for (const entry of part) entry.card.classList.add("waiting");
     try {
-      const { answers } = await api.predict(part.map((entry) => entry.file), { task });
+      const { answers, model } = await api.predict(part.map((entry) => entry.file), { task });
+      if (model !== about.version) document.dispatchEvent(new Event("model-changed"));
       part.forEach((entry, place) => { entry.answer = answers[place].error ? null : answers[place]; entry.problem = answers[place].error ?? ""; });
     } catch (problem) {
       for (const entry of part) { entry.answer = null; entry.problem = problem.message; }

@@ -1,20 +1,34 @@
-// Teach: classes with pictures in, a lesson that can be watched, cancelled, taken up again, and its proof.
+// Teach: new classes with their pictures. What becomes of them is in lesson.js.
 
 import * as api from "./api.js";
-import { acceptDrops, bar, byId, count, duration, make, percent, show } from "./dom.js";
+import { acceptDrops, bar, byId, count, make, percent, show } from "./dom.js";
+import * as lesson from "./lesson.js";
 
 const THUMBNAILS = 24;
 const classes = []; // { row, input, files, urls, ... }
 let about = null;
-let following = null;
-let listeners = { onJob: () => {}, onLearned: async () => {} };
+let open = true;
 
-export function setUp(given) {
-  listeners = given;
+const form = {
+  open() { open = true; show(byId("teach-form"), about.server.teaching); },
+  close() { open = false; show(byId("teach-form"), false); },
+  clear() {
+    for (const entry of classes.splice(0)) { entry.urls.forEach((url) => URL.revokeObjectURL(url)); entry.row.remove(); }
+    numbered = 0;
+    byId("teach-name").value = "";
+    addClass();
+    addClass();
+  },
+};
+
+export function setUp(listeners) {
+  lesson.setUp(form, listeners);
   byId("teach-add").addEventListener("click", () => addClass().input.focus());
   byId("teach-folder").addEventListener("change", (event) => { addFolders([...event.target.files]); event.target.value = ""; });
   byId("teach-form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
   byId("teach-token").value = api.token.get();
+  byId("teach-token").addEventListener("input", () => api.token.set(byId("teach-token").value));
+  byId("teach-token-field").addEventListener("submit", (event) => event.preventDefault());
   addClass();
   addClass();
 }
@@ -27,7 +41,7 @@ export function update(model) {
     ? "This server was started read-only: it answers, but does not learn."
     : "This server does not learn: beyond its own machine that needs a token, and it was started without one.";
   show(byId("teach-token-field"), server.token_needed);
-  show(byId("teach-form"), server.teaching && !following);
+  show(byId("teach-form"), server.teaching && open);
   classes.forEach(showAmount);
   showSummary();
 }
@@ -36,7 +50,7 @@ export function update(model) {
 export async function findJob() {
   const [job] = await api.jobs();
   if (!job || !(["failed", "interrupted"].includes(job.state) || !api.isOver(job))) return;
-  watch(job);
+  lesson.watch(job);
   if (!location.hash) location.hash = "#teach";
 }
 
@@ -174,144 +188,17 @@ function complain(text, field) {
 async function send() {
   const [text, field] = problem();
   if (text) return complain(text, field);
-  api.token.set(byId("teach-token").value);
   const button = byId("teach-go");
   button.disabled = true;
   try {
-    const lesson = used().map((entry) => ({ label: entry.input.value.trim(), files: entry.files }));
-    const job = await api.teach(byId("teach-name").value.trim(), lesson, (share) => {
+    const wanted = used().map((entry) => ({ label: entry.input.value.trim(), files: entry.files }));
+    const job = await api.teach(byId("teach-name").value.trim(), wanted, (share) => {
       byId("teach-summary").textContent = share < 1 ? `Sending pictures: ${percent(share)}` : "Reading the pictures …";
     });
-    watch(job);
+    lesson.watch(job);
   } catch (refusal) {
     complain(refusal.message, refusal.status === 401 ? byId("teach-token") : null);
   } finally {
-    button.disabled = false;
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------- the lesson
-
-function watch(job) {
-  show(byId("teach-form"), false);
-  drawJob(job);
-  if (api.isOver(job)) { following = job.id; return; }
-  following = job.id;
-  const stop = api.follow(job.id, async (news) => {
-    if (api.isOver(news)) {
-      stop();
-      if (news.state === "done") { clearForm(); await listeners.onLearned(); }
-      byId("teach-said").textContent = { done: "Learned.", cancelled: "Cancelled.", failed: news.problem }[news.state] ?? "";
-    }
-    drawJob(news);
-  }, () => { const line = byId("teach-job").querySelector(".left"); if (line) line.textContent = "The server does not answer at the moment …"; });
-}
-
-function clearForm() {
-  classes.slice().forEach((entry) => { entry.urls.forEach((url) => URL.revokeObjectURL(url)); entry.row.remove(); });
-  classes.length = 0;
-  numbered = 0;
-  byId("teach-name").value = "";
-  addClass();
-  addClass();
-}
-
-function drawJob(job) {
-  listeners.onJob(job);
-  const shown = { done: drawDone, failed: drawWaiting, interrupted: drawWaiting, cancelled: drawCancelled }[job.state] ?? drawRunning;
-  shown(job);
-}
-
-function backToForm() {
-  following = null;
-  byId("teach-job").replaceChildren();
-  show(byId("teach-form"), about.server.teaching);
-}
-
-const summaryOf = (job) => job.classes.map((each) => `${each.name} (${each.pictures})`).join(", ");
-
-function drawRunning(job) {
-  const box = byId("teach-job");
-  if (box.dataset.running !== job.id || !box.querySelector("progress")) {
-    box.dataset.running = job.id;
-    const cancel = make("button", { class: "button", type: "button" }, "Cancel");
-    cancel.addEventListener("click", () => act(cancel, () => api.cancel(job.id)));
-    box.replaceChildren(make("div", { class: "panel job" },
-      make("h2", { id: "job-title" }, `Learning ${job.task}`), make("p", { class: "hint" }, summaryOf(job)),
-      make("progress", { max: "1", "aria-labelledby": "job-title" }), make("p", { class: "left", role: "status" }),
-      make("p", { class: "hint" }, "You can close or reload this page; it goes on. Questions are answered meanwhile."),
-      unreadable(job), make("div", { class: "buttons" }, cancel)));
-  }
-  const progress = box.querySelector("progress");
-  if (job.state === "preparing") progress.removeAttribute("value"); else progress.value = job.progress;
-  const left = job.seconds_left === null ? "" : `, about ${duration(job.seconds_left)} left`;
-  box.querySelector(".left").textContent =
-    { preparing: "Getting ready and measuring how long it will take …", checking: "Checking that nothing else changed …" }[job.state] ?? `${percent(job.progress)}${left}`;
-}
-
-function drawWaiting(job) {
-  const on = make("button", { class: "button main", type: "button" }, "Go on");
-  const off = make("button", { class: "button", type: "button" }, "Give it up");
-  on.addEventListener("click", () => act(on, async () => watch(await api.resume(job.id))));
-  off.addEventListener("click", () => act(off, async () => drawJob(await api.cancel(job.id))));
-  const pictures = job.classes.reduce((sum, each) => sum + each.pictures, 0);
-  byId("teach-job").replaceChildren(make("div", { class: "panel job" },
-    make("h2", {}, job.state === "failed" ? `${job.task} was not learned` : `${job.task} was interrupted`),
-    job.problem ? make("p", { class: "note bad" }, job.problem) : null,
-    make("p", {}, `The model is as it was, and nothing is lost: ${count(pictures, "picture")} are kept (${summaryOf(job)}). Go on starts the lesson again with them.`),
-    make("p", { class: "note bad said-here", role: "alert", hidden: true }),
-    make("div", { class: "buttons" }, on, off)));
-}
-
-function drawCancelled() {
-  backToForm();
-  byId("teach-job").replaceChildren(make("p", { class: "note" }, "Cancelled. The model is as it was."));
-}
-
-function drawDone(job) {
-  const { lesson } = job;
-  const more = make("button", { class: "button", type: "button", onclick: () => { backToForm(); byId("teach-name").focus(); } }, "Teach something else");
-  byId("teach-job").replaceChildren(make("div", { class: "panel job done" },
-    make("h2", { tabindex: "-1", id: "job-done" }, `Learned: ${job.classes.map((each) => each.name).join(", ")}`),
-    lesson ? make("dl", { class: "tiles small" },
-      tile("right on held-out pictures", percent(lesson.accuracy)),
-      lesson.n_tasks > 1 ? tile(`with all ${lesson.n_classes} classes to choose from`, percent(lesson.accuracy_among_all)) : null,
-      tile("time it took", duration(lesson.seconds))) : null,
-    lesson && lesson.accuracy < 0.7 ? make("p", { class: "note" }, "That is not much. More pictures of each class help most.") : null,
-    lesson?.nearly_full.length ? make("p", { class: "note" }, `Nearly full: ${lesson.nearly_full.join(", ")}. Further lessons add little.`) : null,
-    proof(job.checks), unreadable(job),
-    make("div", { class: "buttons" }, make("a", { class: "button main", href: "#ask" }, "Ask it"), more)));
-}
-
-function tile(name, value) {
-  return make("div", {}, make("dt", {}, name), make("dd", {}, value));
-}
-
-/** The old tasks' fingerprints, as `clom verify` compares them. */
-export function proof(checks) {
-  const old = checks.filter((check) => check.verdict !== "new");
-  if (!old.length) return null;
-  const same = old.every((check) => check.verdict === "identical");
-  return make("div", { class: `proof ${same ? "good" : "bad"}` },
-    make("h3", {}, same ? "Nothing was forgotten" : "Something changed"),
-    make("p", {}, same ? `${old.length === 1 ? "The old task answers" : `All ${old.length} old tasks answer`} from the very same numbers, bit for bit.` : "Not every old task is as it was."),
-    make("ul", { class: "prints" }, old.map((check) => make("li", {},
-      make("span", { class: "name" }, check.task), make("span", { class: "mark" }, check.verdict),
-      make("code", { title: check.fingerprint }, check.fingerprint.slice(0, 16) || "no fingerprint")))));
-}
-
-function unreadable(job) {
-  if (!job.unreadable.length) return null;
-  return make("details", {}, make("summary", {}, `${count(job.unreadable.length, "file")} could not be read`),
-    make("ul", {}, job.unreadable.map((file) => make("li", {}, `${file.file}: ${file.reason}`))));
-}
-
-async function act(button, action) {
-  button.disabled = true;
-  try { await action(); } catch (problem) {
-    const place = byId("teach-job").querySelector(".said-here") ?? byId("teach-said");
-    place.textContent = problem.message;
-    show(place);
     button.disabled = false;
   }
 }
