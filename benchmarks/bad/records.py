@@ -63,7 +63,7 @@ def run_files() -> Mapping[str, bytes]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "metrics.jsonl").write_text(lines)
-        (folder / "scores.safetensors").write_bytes(to_bytes(book.state(), {}))
+        (folder / "scores.safetensors").write_bytes(to_bytes(book.state()))
         (folder / "environment.json").write_text(json.dumps(machine.describe()))
         save_model(folder / "model.safetensors", method)
         execute(config(), stream(), folder)
