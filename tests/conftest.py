@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -9,7 +12,18 @@ from clom.data.formats import read_digits
 from clom.data.images import DataSet
 from clom.data.stream import Stream, split
 
-torch.set_num_threads(1)
+if (_worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
+    # A core for each worker and whatever it starts: threads that wait for one another on a busy core take for ever.
+    _cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {_cores[int(_worker.removeprefix("gw")) % len(_cores)]})
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Commands that are tried within this process set the number of threads for good."""
+    torch.set_num_threads(1)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="session")

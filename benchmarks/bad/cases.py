@@ -38,9 +38,8 @@ class Case:
     def through_command(self, reader: Reader) -> bool:
         return reader.command is not None and self.number % _CLI_EVERY == _CLI_EVERY - 1
 
-    def make(self, reader: Reader, folder: Path, seed: int) -> str:
-        """Write the input and say what it is."""
-        by_hand = reader.special()
+    def make(self, reader: Reader, by_hand: Mapping[str, Make], folder: Path, seed: int) -> str:
+        """Write the input and say what it is; `by_hand` is what `reader.special()` gave."""
         name = list(by_hand)[self.number] if self.number < len(by_hand) else "by chance"
         make = by_hand.get(name, reader.chance)
         make(folder, Random(f"{seed}/{self.reader}/{self.number}"))

@@ -64,7 +64,6 @@ def _odd_tensors() -> dict[str, Tensor]:
         "of halves": torch.zeros(4, 3, 3, 3, dtype=torch.float16),
         "turned": torch.zeros(3, 3, 3, 4).transpose(0, 3),
         "of another shape": torch.zeros(2, 2),
-        "quantised": torch.quantize_per_tensor(torch.zeros(4, 3, 3, 3), 0.1, 0, torch.qint8),
     }
 
 
@@ -88,7 +87,7 @@ def _special() -> Mapping[str, Make]:
         "a task of number 10^9": good() | {"ec1.999999999": torch.zeros(1, 4)},
         "keys that are numbers": {1: torch.zeros(1)},
         "two prefixes": {f"module.module.{name}": value for name, value in good().items()},
-        "deep": _deep(500),
+        "deep": _deep(50),
     }.items():
         contents[name] = saved(value)
         contents[f"{name}, old layout"] = saved(value, modern=False)

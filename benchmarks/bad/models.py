@@ -22,15 +22,16 @@ from benchmarks.bad.damage import NASTY, spoil, spoil_value
 from benchmarks.bad.datasets import in_folder
 from benchmarks.bad.payload import hostile, hostile_pickles
 from clom.data.formats import read_digits
-from clom.data.stream import split
-from clom.experiments.config import resolve
+from clom.data.stream import Stream, split
+from clom.experiments.config import RunConfig, resolve
 from clom.methods.base import LearnedTask
+from clom.methods.clom import Clom
 from clom.methods.masked import MaskedMethod
 from clom.methods.registry import METHODS
 from clom.model.store import load_model, read_tensors, save_model
 
 _FILE = "bad.safetensors"
-_SMALL = {"net.channels": [2, 2, 3], "net.hidden": 6, "learning.plan.epochs": 1, "learning.plan.batch": 8}
+SMALL = {"net.channels": [2, 2, 3], "net.hidden": 6}
 _BACKBONE = {"net.weights": "random", "net.width": 0.03}
 Parts = tuple[dict[str, Tensor], dict[str, str]]
 
@@ -42,14 +43,21 @@ def _saved(method: Any) -> Parts:
         return {name: value.clone() for name, value in tensors.items()}, header
 
 
+def as_if_learned(config: RunConfig, stream: Stream) -> Clom:
+    """A model with room for all tasks and a memory of them, as learning leaves it; only that it learned nothing."""
+    method = config.make_method(stream.image_shape)
+    assert isinstance(method, Clom)
+    for number, task in enumerate(stream):
+        method.open_task(LearnedTask(task.name, task.class_names))
+        method.memory.add(number, task.validation.pixels, task.validation.labels)
+    return method
+
+
 @cache
 def learned() -> Parts:
-    """A model that has really learned two tasks, of a few kilobytes."""
+    """Of a few kilobytes."""
     stream = split(read_digits(), [2, 2], train_per_class=6, test_per_class=2)
-    method = resolve("digits-5t", "clom", "smoke", 0, _SMALL | {"memory_per_class": 1}).make_method(stream.image_shape)
-    for task in stream:
-        method.learn(task)
-    return _saved(method)
+    return _saved(as_if_learned(resolve("digits-5t", "clom", "smoke", 0, SMALL), stream))
 
 
 @cache

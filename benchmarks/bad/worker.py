@@ -54,16 +54,17 @@ def serve(connection: Connection, seed: int, readers: Callable[[], list[Reader]]
     """Tell how many inputs were made by hand for each reader; then answer `(case, folder)` with what the input is, and
     then with its outcome, until the connection is closed."""
     known = {reader.name: reader for reader in readers()}
+    by_hand = {name: reader.special() for name, reader in known.items()}
     watch = Watch()
     os.environ.pop("CLOM_DATA", None)
-    connection.send({name: len(reader.special()) for name, reader in known.items()})
+    connection.send({name: len(inputs) for name, inputs in by_hand.items()})
     while True:
         try:
             case, folder = connection.recv()
         except EOFError:
             return
         reader = known[case.reader]
-        connection.send(case.make(reader, folder, seed))
+        connection.send(case.make(reader, by_hand[case.reader], folder, seed))
         connection.send(_judge(reader, case, folder, watch))
 
 

@@ -8,6 +8,7 @@ import io
 import os
 import pickle
 import struct
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -405,6 +406,104 @@ def test_npz_with_wrong_content(tmp_path: Path, arrays: dict[str, np.ndarray]) -
         formats.read_npz_images(write(tmp_path / "cut.npz", path.read_bytes()[:-30]), 10)
     with pytest.raises(DataError, match=r"absent\.npz"):
         formats.read_npz_images(tmp_path / "absent.npz", 10)
+
+
+# --- bombs -----------------------------------------------------------------------------------------------------------
+
+_PAIRS = b")" + b"2\x86" * 60  # a pair of equal pairs of equal pairs ...: to hash or to write it takes for ever
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02}" + _PAIRS + b"K\x01s.",
+        b"\x80\x02}(" + _PAIRS + b"K\x01u.",
+        b"\x80\x02(" + _PAIRS + b"K\x01d.",
+        b"\x80\x04\x8f(" + _PAIRS + b"\x90.",
+        b"\x80\x04(" + _PAIRS + b"\x91.",
+        b"\x80\x02cnumpy\ndtype\n" + _PAIRS + b"\x85R.",
+        b"\x80\x05\x96" + struct.pack("<Q", 3 * 10**9) + b"abc.",
+        b"\x80\x02" + b"N0" * 1_000_001 + b"}.",
+    ],
+    ids=["key", "keys", "dictionary", "set", "frozen set", "type", "3 GB", "two million instructions"],
+)
+def test_a_pickle_cannot_run_for_ever(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(DataError, match="bomb is not a usable data file"):
+        unpickle.load_dictionary(write(tmp_path / "bomb", content))
+
+
+@quick
+@given(st.recursive(st.integers() | st.binary(max_size=9) | st.text(max_size=9) | st.none(), lambda v: st.lists(v)))
+def test_plain_values_in_a_pickle_are_read(tmp_path: Path, value: object) -> None:
+    for protocol in (0, 1, 2, 4):
+        path = write(tmp_path / "values", pickle.dumps({"a": value, "b": {"c": value}}, protocol))
+        if protocol > 2:  # older ones write texts that come back as bytes, or bytes by calls
+            assert unpickle.load_dictionary(path) == {"a": value, "b": {"c": value}}
+        else:
+            assert set(unpickle.load_dictionary(path)) == {"a", "b"}
+
+
+@quick
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=255), st.booleans())
+def test_any_idx_shape_is_refused_or_right(tmp_path: Path, shape: list[int], zipped: bool) -> None:
+    header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
+    path = write(tmp_path / "shape", gzip.compress(header) if zipped else header)
+    with naming("shape"):
+        assert formats.read_idx(path).shape == tuple(shape)
+
+
+def test_what_unpacks_to_more_than_any_data_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "MOST_DATA", 1000)
+    packed = gzip.compress(idx_bytes(np.zeros(1001, np.uint8)))
+    with pytest.raises(DataError, match="more than any data set has"):
+        formats.read_idx(write(tmp_path / "bomb", packed))
+    np.savez_compressed(tmp_path / "bomb.npz", images=np.zeros((1, 32, 32, 1), np.uint8), labels=np.zeros(1, np.int64))
+    with pytest.raises(DataError, match=r"bomb.npz: expected 'images.npy' to hold 1000 bytes or fewer"):
+        formats.read_npz_images(tmp_path / "bomb.npz", 10)
+
+
+@quick
+@given(st.text(max_size=80) | st.tuples(st.integers(-5, 10**12), st.integers(-5, 10**12)).map(
+    lambda shape: f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}"
+))  # fmt: skip
+def test_npz_headers_promise_in_vain(tmp_path: Path, header: str) -> None:
+    text = header.encode("latin-1", "replace")
+    path = tmp_path / "header.npz"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("images.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(50))
+        packed.writestr("labels.npy", b"")
+    with pytest.raises(DataError, match=r"header\.npz"):
+        formats.read_npz_images(path, 10)
+
+
+@quick
+@given(st.text("n012\t/.\0\nJPEGval_ ", max_size=40))
+def test_any_annotation_is_refused_or_read(tiny: Path, text: str) -> None:
+    (tiny / "val" / "val_annotations.txt").write_text(text)
+    with naming("val"):
+        formats.read_tiny_imagenet(tiny)
+
+
+def test_a_picture_is_listed_once(tiny: Path) -> None:
+    (tiny / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn02\nval_0.JPEG\tn01\n")
+    with pytest.raises(DataError, match=r"val_annotations.txt, line 2: 'val_0.JPEG' is listed for the second time"):
+        formats.read_tiny_imagenet(tiny)
+
+
+def test_class_names_cannot_leave_the_folder(tiny: Path) -> None:
+    (tiny / "wnids.txt").write_text("../../elsewhere\nn01\n")
+    with pytest.raises(DataError, match=r"wnids.txt: expected WordNet ids .* found '../../elsewhere'"):
+        formats.read_tiny_imagenet(tiny)
+
+
+def test_a_tiny_picture_that_would_need_another_program(tiny: Path) -> None:
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\n(x) run\n"
+    write(tiny / "train" / "n02" / "images" / "n02_1.JPEG", eps)
+    with pytest.raises(DataError, match=r"n02_1\.JPEG: expected an image, but it is damaged"):
+        formats.read_tiny_imagenet(tiny)
+
+
+# --- digits ----------------------------------------------------------------------------------------------------------
 
 
 def test_digits() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 import torch
 
 from clom.data.folders import Pictures
+from clom.data.stream import Task
 from clom.errors import UserError
-from clom.learning.loop import Progress
+from clom.learning.loop import Progress, Report
 from clom.locks import Lock
 from clom.methods.base import Method
 from clom.methods.frozen import Ncm, NcmSettings
@@ -24,7 +26,7 @@ from clom.model.store import load_model, save_model
 from clom.model.teaching import LessonPlan, Listener, teach
 from clom.model.timing import estimate_seconds
 from clom.nets import AdapterSettings, ResNet18Settings
-from model.photos import CONV, SIDE, clom, coloured, ncm, pictures, write_pictures
+from model.photos import ADAPTER, CONV, SIDE, clom, coloured, ncm, pictures, write_pictures
 
 
 def small(method: str = "clom", backbone: str = "efficientnet-lite0", seed: int = 0) -> Method:
@@ -251,14 +253,45 @@ def test_pictures_in_memory_are_numbered(path: Path) -> None:
     assert teach(path, lambda size: given("blue", "grey")).task == "task 2"
 
 
-def test_the_estimate_changes_nothing_and_grows_with_the_pictures() -> None:
+class Slow(Ncm):
+    """Takes a fixed time for each step, as if on a clock of its own."""
+
+    steps = ("views", 10), ("adapters", 4), ("other", 2)
+    taken = 0
+
+    def _learn(self, task: Task, report: Report) -> None:
+        for phase, total in self.steps:
+            for done in range(1, total + 1):
+                Slow.taken += 1
+                report(Progress(0, phase, done, total, 1, 1, 0.0))
+
+
+def slow_estimate(monkeypatch: pytest.MonkeyPatch, seconds_of_a_step: float) -> float | None:
+    monkeypatch.setattr(Slow, "taken", 0)
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds_of_a_step * Slow.taken)
+    return estimate_seconds(Slow(ADAPTER, NcmSettings(), (3, SIDE, SIDE)), given("red", "green").task("a"))
+
+
+def test_the_estimate_is_that_of_the_steps_that_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten steps of three seconds are 85% of the time; two steps after the first are seen."""
+    assert slow_estimate(monkeypatch, 3.0) == pytest.approx(10 * 3.0 / 0.85)
+    assert Slow.taken == 3
+
+
+def test_what_is_over_before_it_can_be_estimated_takes_as_long_as_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert slow_estimate(monkeypatch, 0.01) == pytest.approx(0.16)
+
+
+def test_a_later_phase_is_watched_if_the_first_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The phase that takes 14% of the time is seen to take 4 x 1.5 seconds."""
+    monkeypatch.setattr(Slow, "steps", (("views", 1), ("adapters", 4)))
+    assert slow_estimate(monkeypatch, 1.5) == pytest.approx(4 * 1.5 / 0.14)
+
+
+def test_an_estimate_changes_nothing() -> None:
     method = clom(net=CONV)
-    few, many = (pictures("red", "green", count=count).task("a") for count in (10, 100))
     before = {name: value.clone() for name, value in method.state_dict().items()}
-    short, long = estimate_seconds(method, few), estimate_seconds(method, many)
-    assert short is not None
-    assert long is not None
-    assert 2 < long / short < 50  # ten times as many, on a machine that has other work, too
+    assert estimate_seconds(method, given("red", "green").task("a")) is not None
     assert method.tasks == []
     assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
 

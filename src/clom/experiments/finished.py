@@ -69,7 +69,6 @@ class FinishedRun:
 def read_run(folder: Path) -> FinishedRun:
     """Everything in the folder of a finished run, or an error that says what is wrong with it."""
     config = read_finished(folder)
-    Row.of_run(folder)  # checks the summary and the environment
     method = load_model(folder / "model.safetensors")
     n_tasks = len(method.tasks)
     tasks = read_results(folder / "metrics.jsonl", n_tasks)
@@ -77,7 +76,7 @@ def read_run(folder: Path) -> FinishedRun:
     kept = OutputBook(folder, method)
     validation = [kept.stored(f"validation {task}") for task in range(n_tasks)]
     external = {name: kept.stored(f"external {name}") for name in (scores or {}).get("external", {})}
-    return FinishedRun(
+    run = FinishedRun(
         folder,
         config,
         _json(folder / "environment.json"),
@@ -89,6 +88,8 @@ def read_run(folder: Path) -> FinishedRun:
         None if any(blocks is None for blocks in validation) else [blocks for blocks in validation if blocks],
         scores,
     )
+    Row.of_run(folder)  # what the summary and the environment hold is checked by whoever records it
+    return run
 
 
 def _json(path: Path) -> dict[str, Any]:

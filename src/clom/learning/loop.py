@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from clom.errors import UserError
 from clom.learning.distributed import average_gradients
+from clom.learning.phases import share_of
 from clom.learning.resume import State, steps
 from clom.learning.schedule import Schedule
 from clom.settings import Positive, Settings
@@ -25,10 +26,6 @@ class Plan(Settings):
     epochs: Positive = 30
     batch: Positive = 32
     schedule: Schedule = Schedule()
-
-
-_PHASE_SHARE = {"views": (0.0, 0.85), "adapters": (0.85, 0.99), "features": (0.0, 0.92), "head": (0.92, 1.0)}
-"""Which part of a task's time a phase takes; a method with one phase takes all of it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Progress:
     @property
     def share(self) -> float:
         """How much of the task's time has passed, roughly."""
-        low, high = _PHASE_SHARE.get(self.phase, (0.0, 1.0))
+        low, high = share_of(self.phase)
         return low + (high - low) * self.done / self.total
 
 

@@ -1,4 +1,4 @@
-"""How long learning will take: a few of the pictures are learned by a copy, the rest is counted."""
+"""How long learning will take: a copy of the method takes the first steps, the rest is counted."""
 
 from __future__ import annotations
 
@@ -6,56 +6,54 @@ import copy
 import time
 import warnings
 
-import torch
-
-from clom.data.images import Images
 from clom.data.stream import Task
 from clom.errors import UserError
 from clom.learning.loop import Progress
+from clom.learning.phases import share_of
 from clom.methods.base import Method
 
-_CLASSES, _IMAGES = 2, 8  # enough for the smallest task, few enough to be quick
-_PATIENCE = 6.0
-
-
-class _LongEnough(Exception):
-    """Raised inside of learning to end it."""
+_SECONDS, _STEPS = 2.0, 2  # what is watched at least: shorter is guesswork, longer is a nuisance
 
 
 def estimate_seconds(method: Method, task: Task) -> float | None:
-    """Seconds that learning `task` will take here; None if that cannot be told. The method is not changed.
-
-    All that learning does is done for every image, so a small part of the images takes that part of the time.
-    """
-    few = _few(task)
-    started = time.perf_counter()
-    share = 1.0
-
-    def watch(step: Progress) -> None:
-        nonlocal share
-        share = step.done / step.total
-        if time.perf_counter() - started > _PATIENCE and step.done < step.total:
-            raise _LongEnough
-
+    """Seconds that learning `task` will take here; None if it cannot be learned. The method is not changed."""
+    clock = _Clock()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # so few images may well teach nothing
-            copy.deepcopy(method).learn(few, watch)
-            share = 1.0
-    except _LongEnough:
-        pass
+            warnings.simplefilter("ignore")  # whatever there is to say will be said when it is learned
+            copy.deepcopy(method).learn(task, clock)
+    except _SeenEnough:
+        return clock.whole()
     except UserError:
         return None
-    return (time.perf_counter() - started) / share * len(task.train) / len(few.train)
+    return time.perf_counter() - clock.started
 
 
-def _few(task: Task) -> Task:
-    """The first images of the first classes."""
-    n_classes = min(_CLASSES, task.n_classes)
-    names = tuple(f"timing {label}" for label in range(n_classes))
-    return Task("timing", names, _first(task.train, n_classes), _first(task.validation, n_classes))
+class _SeenEnough(Exception):
+    """Ends learning from inside."""
 
 
-def _first(images: Images, n_classes: int) -> Images:
-    rows = [(images.labels == label).nonzero()[: _IMAGES // n_classes, 0] for label in range(n_classes)]
-    return images[torch.cat(rows)]
+class _Clock:
+    """Watches some steps of one phase. The first one prepares things and is not counted."""
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter()
+        self._first: tuple[Progress, float] | None = None
+        self._last: tuple[Progress, float] | None = None
+
+    def __call__(self, step: Progress) -> None:
+        now = time.perf_counter()
+        if self._first is None or self._first[0].phase != step.phase:
+            self._first = step, now
+        self._last = step, now
+        first, since = self._first
+        if now - since > _SECONDS and step.done - first.done >= _STEPS and step.done < step.total:
+            raise _SeenEnough
+
+    def whole(self) -> float:
+        assert self._first is not None
+        assert self._last is not None
+        (first, began), (last, ended) = self._first, self._last
+        phase = (ended - began) / (last.done - first.done) * last.total
+        start, end = share_of(last.phase)
+        return max(phase / (end - start), ended - self.started)

@@ -1,0 +1,54 @@
+"""What is read at all: regular files, up to a size, as text where text is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clom.errors import DataError
+from clom.files import check_regular, parse_json, read_bytes, read_text
+
+
+def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert read_bytes(path, most=5) == b"12345"
+    with pytest.raises(DataError, match=r"file is too large: expected at most 4 bytes"):
+        read_bytes(path, most=4)
+
+
+def test_text_may_begin_with_a_mark_and_must_be_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes("é".encode("utf-8-sig"))
+    assert read_text(path) == "é"
+    path.write_bytes(b"\xff")
+    with pytest.raises(DataError, match="not text in UTF-8"):
+        read_text(path)
+
+
+def test_folders_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, what in ((tmp_path, "a folder"), (tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device")):
+        with pytest.raises(DataError, match=what):
+            read_bytes(path)
+    check_regular(tmp_path / "absent")
+    with pytest.raises(DataError, match=r"absent: No such file"):
+        read_bytes(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("name", ["n" * 5000, "zero\0byte"])
+def test_names_that_no_system_allows(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="Cannot read"):
+        read_bytes(tmp_path / name)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text() | st.integers(1, 10**5).map(lambda depth: "[" * depth))
+def test_json_is_a_value_or_a_value_error(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        parse_json(text)
