@@ -146,3 +146,10 @@ def test_selecting_by_rows_or_by_a_mask() -> None:
     assert memory.pixels[:, 0, 0, 0].tolist() == [1, 0, 2]
     memory.select(torch.tensor([True, False, True]))
     assert memory.pixels[:, 0, 0, 0].tolist() == [1, 2]
+
+
+def test_what_stands_for_images_can_be_loaded() -> None:
+    memory, other = Memory(), Memory()
+    memory.add(0, torch.rand(3, 4, 5), torch.tensor([0, 1, 1]))
+    other.load_state_dict(memory.state_dict())
+    assert torch.equal(other.pixels, memory.pixels)

@@ -14,6 +14,7 @@ from serve.running import serving, warm_model, write_pictures
 TEXT = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow  # it learns
 def test_the_python_examples_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ class Memory(nn.Module):
     """Stored images with their task and their class within it. A module, so that it is saved with the model.
 
     The images of a class stay in the order in which they were added, the most telling first if the caller ranked them.
-    Pixels are bytes, or numbers in [0, 1] if that is what is added.
+    Pixels are bytes, or numbers in [0, 1] if that is what is added; or what stands for images, `[n, views, d]`.
     """
 
     pixels: Tensor
@@ -65,7 +65,7 @@ class Memory(nn.Module):
         pixels, labels, tasks = (state.get(prefix + name) for name in ("pixels", "labels", "tasks"))
         if pixels is not None and labels is not None and tasks is not None:
             kinds = {(value.dtype, value.shape) for value in (labels, tasks)}
-            if pixels.ndim != 4 or kinds != {(torch.int64, pixels.shape[:1])}:
+            if pixels.ndim not in (3, 4) or kinds != {(torch.int64, pixels.shape[:1])}:
                 raise ValueError(f"{prefix}labels and {prefix}tasks do not fit the stored images")
         # How much is stored is part of what is stored.
         for name in ("pixels", "labels", "tasks"):

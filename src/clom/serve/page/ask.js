@@ -5,7 +5,7 @@ import { setUp as setUpCamera } from "./camera.js";
 import { acceptDrops, bar, byId, count, make, percent, show } from "./dom.js";
 
 const AT_ONCE = 8;
-const entries = []; // { file, url, card, answer, problem }, the latest first
+const entries = []; // { file, url, frame, card, answer, problem }, the latest first
 let about = null;
 
 export function setUp() {
@@ -65,12 +65,20 @@ function showCost() {
 
 function add(files) {
   if (!files.length) return;
-  const fresh = files.map((file) => ({ file, url: URL.createObjectURL(file), card: make("li", { class: "card" }), answer: null, problem: "" }));
+  const fresh = files.map(newEntry);
   entries.unshift(...fresh);
   fresh.forEach(draw);
   byId("ask-results").prepend(...fresh.map((entry) => entry.card));
   showCount();
   ask(fresh);
+}
+
+function newEntry(file) {
+  const url = URL.createObjectURL(file);
+  const image = make("img", { src: url, alt: `Your picture ${file.name}` });
+  const frame = make("div", { class: "frame" }, image);
+  image.addEventListener("error", () => image.replaceWith(make("div", { class: "no-picture" }, "no preview")));
+  return { file, url, frame, card: make("li", { class: "card" }), answer: null, problem: "" };
 }
 
 async function ask(asked) {
@@ -112,9 +120,7 @@ function judge(entry) {
 }
 
 function draw(entry) {
-  const { file, url, card, answer, problem } = entry;
-  const image = make("img", { src: url, alt: `Your picture ${file.name}` });
-  image.addEventListener("error", () => image.replaceWith(make("div", { class: "no-picture" }, "no preview")));
+  const { file, frame, card, answer, problem } = entry;
   card.classList.remove("waiting", "unknown", "failed");
   const text = make("div", { class: "card-text" });
   if (answer) {
@@ -131,7 +137,7 @@ function draw(entry) {
     card.classList.add("waiting");
     text.append(make("h3", { class: "verdict" }, "Looking …"));
   }
-  card.replaceChildren(make("div", { class: "frame" }, image), make("p", { class: "file" }, file.name), text);
+  card.replaceChildren(frame, make("p", { class: "file" }, file.name), text);
   judge(entry);
 }
 

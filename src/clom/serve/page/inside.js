@@ -37,7 +37,7 @@ function draw() {
   byId("inside-tiles").replaceChildren(
     tile("method", about.method), tile("network", about.backbone), tile("tasks", about.tasks.length), tile("classes", classes),
     tile("pictures are cut to", `${width} × ${height}`), tile("file", bytes(about.bytes)),
-    tile("parameters", `${(about.parameters / 1e6).toFixed(2)} M`), tile("pictures kept", bytes(about.memory_bytes)));
+    tile("parameters", `${(about.parameters / 1e6).toFixed(2)} M`), tile("kept of pictures", bytes(about.memory_bytes)));
   drawTasks();
   drawUnits();
   drawApart();
