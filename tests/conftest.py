@@ -19,9 +19,10 @@ if (_worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_set
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Commands that are tried within this process set the number of threads for good."""
+def untuned() -> Iterator[None]:
+    """Commands that are tried within this process tune it for good."""
     torch.set_num_threads(1)
+    torch.set_flush_denormal(False)
     yield
     torch.use_deterministic_algorithms(False)
 

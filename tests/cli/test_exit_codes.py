@@ -20,7 +20,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "run, file": (["digits-5t", "--config", "absent.yaml"], "absent.yaml"),
     "run, seed": (["digits-5t", "--budget", "smoke", "--seed", "9" * 30], "18 digits"),
     "run, network": (["digits-5t", "--budget", "smoke", "--set", "net.hidden=99999999999999"], "too large"),
-    "run, folder": (["digits-5t", "--budget", "smoke", "--out", "file/run"], "file/run"),
+    "run, folder": (["digits-5t", "--budget", "smoke", "--out", "file/run"], "file: "),
     "grid": (["absent.yaml"], "absent.yaml"),
     "grid, bomb": (["bomb.yaml"], "20000 values"),
     "record": (["absent"], "absent"),

@@ -34,7 +34,7 @@ def small(method: str = "clom", backbone: str = "efficientnet-lite0", seed: int 
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(machine, "tune_process", lambda threads=None: None)
+    monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
     monkeypatch.setattr(create, "new_method", small)
     return tmp_path
 

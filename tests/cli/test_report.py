@@ -38,7 +38,7 @@ def test_from_the_demo_to_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "tune_process", lambda threads=None: None)
+    monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
     monkeypatch.setattr(figures, "draw_run", no_picture)
     small = tiny()
     monkeypatch.setattr(config_module, "resolve", lambda *arguments: small)
@@ -65,7 +65,7 @@ def test_from_the_demo_to_reports(
 
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "tune_process", lambda threads=None: None)
+    monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
     assert exit_code("report", "nowhere") == 2
     assert "nowhere is not the folder of a run" in capsys.readouterr().err
     assert exit_code("report") == 2

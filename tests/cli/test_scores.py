@@ -94,7 +94,7 @@ def test_from_a_run_to_its_scores(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLOM_DATA", raising=False)
     monkeypatch.setattr(catalog, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(machine, "tune_process", lambda threads=None: None)
+    monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
     monkeypatch.setattr(figures, "draw_run", no_picture)
     monkeypatch.setenv("COLUMNS", "100")
     tiny = ["data.train_per_class=12", "data.test_per_class=4", "data.classes_per_task=null", "data.sizes=[2, 2]"]

@@ -329,7 +329,7 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path, hat: Path) -> None:
     refused("is not finished", remove="summary.json")
     refused("There is no file", remove="scores.safetensors")
     refused("There is no file", remove="model.safetensors")
-    refused("cannot be read", remove="environment.json")
+    refused("Cannot read", remove="environment.json")
     refused("tells of 0 tasks|cannot be read", damage="metrics.jsonl")
     refused("is damaged", damage="summary.json")
     refused("is damaged", damage="config.yaml")

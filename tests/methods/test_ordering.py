@@ -15,7 +15,6 @@ from torch import Tensor
 
 from clom.data.formats import read_digits
 from clom.data.stream import Stream, split
-from clom.data.views import rotations
 from clom.evaluation.metrics import Evaluation, evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
@@ -78,8 +77,8 @@ def test_learning_to_tell_out_of_distribution_pays(better: str, worse: str, marg
 class _WrongRotation(Clom):
     """CLOM that reads the head's block of the next rotation."""
 
-    def logits(self, images: Tensor, task: int) -> Tensor:
-        outputs = self._network(task)(rotations(images, 4)).view(4, len(images), 4, -1)
+    def _averaged(self, turned: Tensor, task: int) -> Tensor:
+        outputs = self._network(task)(turned).view(4, len(turned) // 4, 4, -1)
         return torch.stack([outputs[turn, :, (turn + 1) % 4] for turn in range(4)]).mean(0)
 
 

@@ -222,7 +222,7 @@ def test_the_loss_is_the_specifications(tiny_stream: Stream, monkeypatch: pytest
     """L_ce in the first task, L_ce + 10 L_proto + 10 L_kd later: written out with nothing but torch."""
     losses: list[LossOf] = []
 
-    def capture(self: Pass, pixels: Tensor, labels: Tensor, loss_of: LossOf, *rest: object) -> None:
+    def capture(self: Pass, pixels: Tensor, labels: Tensor, loss_of: LossOf, *rest: object, **options: object) -> None:
         losses.append(loss_of)
 
     method = make().learn(tiny_stream[0])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clom.errors import UserError
-from clom.methods.base import Method
+from clom.methods.base import Blocks, Method
 from clom.methods.frozen import Ncm, NcmSettings
 from clom.model.predict import Predictor
 from clom.model.store import load_model, save_model
@@ -112,8 +112,9 @@ def test_an_untaught_model(tmp_path: Path) -> None:
 class Fond(Ncm):
     """Its own idea of what belongs to a task."""
 
-    def belonging(self, pixels: torch.Tensor) -> torch.Tensor:
-        return torch.arange(len(self.tasks)).float().expand(len(pixels), -1) + pixels[:, 0, 0, 0, None]
+    def answers(self, pixels: torch.Tensor) -> tuple[Blocks, torch.Tensor]:
+        own = torch.arange(len(self.tasks)).float().expand(len(pixels), -1) + pixels[:, 0, 0, 0, None]
+        return self.blocks(pixels), own
 
 
 def test_a_method_s_own_belonging_is_asked() -> None:

@@ -16,6 +16,7 @@ from clom.experiments.names import BUDGETS, read_experiment
 from clom.experiments.orderings import Measure, Orderings, Pair, orderings
 from clom.experiments.rendering import DASH, number_text, to_markdown
 from clom.experiments.tables import make_table
+from clom.model.store import write_safely
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 _ABLATIONS = {
@@ -277,9 +278,9 @@ def _disagreements(pairs: Sequence[Pair]) -> str:
 def write_results(rows: Sequence[Row], page: Path, readme: Path | None) -> list[Path]:
     """Write the page, and the digest into the project's page; returns what was written."""
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(render_page(rows), encoding="utf-8")
+    write_safely(page, render_page(rows).encode())
     if readme is None:
         return [page]
     text = readme.read_text(encoding="utf-8")
-    readme.write_text(with_digest(text, render_digest(rows), readme), encoding="utf-8")
+    write_safely(readme, with_digest(text, render_digest(rows), readme).encode())
     return [page, readme]
