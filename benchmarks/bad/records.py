@@ -59,7 +59,7 @@ def run_files() -> Mapping[str, bytes]:
     for n_tasks in (1, 2):
         sofar = as_if_learned(config(), stream()[:n_tasks])
         book.update(sofar)
-        lines += json.dumps(TaskResult(evaluate(book, sofar.calibrations()), 0.1, {"fc": 0.5}).to_json()) + "\n"
+        lines += json.dumps(TaskResult(evaluate(book, sofar.calibrations()), 0.1, 0.1, {"fc": 0.5}).to_json()) + "\n"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "metrics.jsonl").write_text(lines)

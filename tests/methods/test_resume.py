@@ -41,7 +41,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "a-rps, two candidates": ("a-rps", {"candidates": 2, "switching": {"kind": "interval", "interval": 1}}),
     "icarl, rebuffi": ("icarl", {"variant": "rebuffi"}),
     "owm, task end": ("owm", {"update": "task_end"}),
-    "muc, noise": ("muc", {"ood": "noise", "side_training": {"plan": PLAN}}),
+    "muc, noise": ("muc", {"ood": "noise"}),
+    "derpp, full reservoir": ("derpp", {"memory": {"size": 10}}),
 }
 
 
@@ -77,11 +78,18 @@ def learned_in_pieces(before: Path, task: Task, folder: Path, steps: int, most: 
 
 
 def make(name: str, changes: dict[str, Any]) -> Method:
-    """As a smoke run has it, but with several steps in an epoch."""
+    """As a smoke run has it, but with several steps in every epoch of every phase, and views that are drawn."""
     usual = resolve("digits-5t", name, "smoke", 3).make_method((1, 8, 8))
-    short = {"plan": PLAN} if hasattr(usual.settings, "plan") else {"learning": {"plan": PLAN}}
-    settings = merged(merged(usual.settings.model_dump(), short), changes)
+    settings = merged(restless(usual.settings.model_dump()), changes)
     return type(usual)(usual.net_settings, type(usual.settings).model_validate(settings), (1, 8, 8), 3)
+
+
+def restless(settings: dict[str, Any]) -> dict[str, Any]:
+    changes = {"plan": PLAN, "augmentation": {"flip": True}}
+    return {
+        name: restless(value) | changes.get(name, {}) if isinstance(value, dict) else value
+        for name, value in settings.items()
+    }
 
 
 def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +102,9 @@ def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return settings | changes | inner
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", [name if name in PAPER_METHODS else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+)
 def test_interrupted_every_few_steps_and_equal_to_the_last_bit(
     variant: str, tiny_stream: Stream, tmp_path: Path
 ) -> None:

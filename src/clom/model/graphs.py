@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from clom.data.images import to_unit
 from clom.data.views import rotate
 from clom.errors import UserError
+from clom.learning.heads import DiscriminantHead
 from clom.learning.protection import HardAttention, Protection
 from clom.learning.supermask import Supermask
 from clom.methods.base import Method
@@ -35,20 +36,24 @@ _NEEDED_TO_ANSWER = {"backbone", "head", "side"}
 
 
 class Graph(nn.Module):
-    """uint8 images `[n, channels, height, width]` to `scores [n, classes]` and `belonging [n]`, their maximum."""
+    """uint8 images `[n, channels, height, width]` to `scores [n, classes]` and `belonging [n]`: how much an image looks
+    like those of the task of its best class, not calibrated."""
 
     scales: Tensor
     shifts: Tensor
+    task_of: Tensor
 
-    def __init__(self, raw: nn.Module, scales: Tensor, shifts: Tensor) -> None:
+    def __init__(self, raw: nn.Module, scales: Tensor, shifts: Tensor, task_of: Tensor) -> None:
         super().__init__()
         self.raw = raw
         self.register_buffer("scales", scales)
         self.register_buffer("shifts", shifts)
+        self.register_buffer("task_of", task_of)  # the place of each class's task
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        scores = self.raw(to_unit(images)) * self.scales + self.shifts
-        return scores, scores.amax(1)
+        raw, belonging = self.raw(to_unit(images))
+        scores = raw * self.scales + self.shifts
+        return scores, belonging.gather(1, self.task_of[scores.argmax(1)][:, None])[:, 0]
 
 
 @torch.no_grad()
@@ -57,11 +62,12 @@ def make_graph(method: Method, tasks: Sequence[int]) -> Graph:
     affine = next(iter(method.calibrations().values()))
     sizes = torch.tensor([method.tasks[task].n_classes for task in tasks])
     scales, shifts = (values[list(tasks)].repeat_interleave(sizes).clone() for values in (affine.scales, affine.shifts))
-    raw = _raw_scores(method, tasks)
-    return Graph(raw, scales.detach(), shifts.detach()).eval()
+    task_of = torch.arange(len(tasks)).repeat_interleave(sizes)
+    return Graph(_raw_scores(method, tasks, sizes.tolist()), scales.detach(), shifts.detach(), task_of).eval()
 
 
-def _raw_scores(method: Method, tasks: Sequence[int]) -> nn.Module:
+def _raw_scores(method: Method, tasks: Sequence[int], sizes: list[int]) -> nn.Module:
+    """Images in [0, 1] to what is not calibrated yet: `[n, classes]`, and `[n, tasks]` of how much each belongs."""
     if not _has_graph(type(method)):
         able = [name for name in METHODS if _has_graph(method_class(name))]
         raise UserError(f"{method.name} cannot be exported: {_reason(method)} These can: {', '.join(able)}.")
@@ -69,11 +75,14 @@ def _raw_scores(method: Method, tasks: Sequence[int]) -> nn.Module:
         return _MaskedScores(method, tasks)
     columns = _columns(method, tasks)
     if isinstance(method, Ncm | Icarl):
-        return _NearestMeans(method.backbone, method.means[columns])
+        means = F.normalize(method.means[columns]) if isinstance(method, Ncm) else method.means[columns]
+        return _ByFeatures(method.backbone, _NearestMeans(means), None, sizes)
     if isinstance(method, Slda):
-        return _LinearScores(method.backbone, method.weight[columns], method.bias[columns])
+        means = F.normalize(method.means[columns]).float()
+        discriminants = _linear(method.weight[columns], method.bias[columns])
+        return _ByFeatures(method.backbone, discriminants, _NearestMeans(means), sizes)
     assert isinstance(method, SharedNetwork)
-    return _SharedScores(method, columns)
+    return _SharedScores(method, columns, sizes)
 
 
 def _has_graph(kind: type[Method]) -> bool:
@@ -96,7 +105,7 @@ def _columns(method: Method, tasks: Sequence[int]) -> Tensor:
 
 
 class _MaskedScores(nn.Module):
-    """Uncalibrated scores of images in [0, 1], one task's after the other's."""
+    """One task's scores after the other's."""
 
     def __init__(self, method: MaskedMethod, tasks: Sequence[int]) -> None:
         super().__init__()
@@ -105,16 +114,18 @@ class _MaskedScores(nn.Module):
         net = method.protection.net
         self.backbone = net.backbone if isinstance(net, AdapterNet) else None
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         turned = torch.cat([rotate(images, turn) for turn in range(self.rotations)])
         if self.backbone is not None:
             turned = self.backbone(turned)  # adapters take its features as well as images
-        return torch.cat([part(turned) for part in self.parts], 1)
+        found = [part(turned) for part in self.parts]
+        return torch.cat([scores for scores, _ in found], 1), torch.stack([belonging for _, belonging in found], 1)
 
 
 class _TaskScores(nn.Module):
     weight: Tensor
     bias: Tensor
+    means: Tensor | None
 
     def __init__(self, method: MaskedMethod, task: int) -> None:
         super().__init__()
@@ -127,11 +138,17 @@ class _TaskScores(nn.Module):
         self.rotations = method.learner.rotations
         self.register_buffer("weight", weight[kept].unflatten(1, (self.rotations, -1)).transpose(0, 1).contiguous())
         self.register_buffer("bias", bias.view(self.rotations, -1).mean(0))
+        means = None
+        if isinstance(head, DiscriminantHead):
+            means = head.means[:, kept].view(self.rotations, -1, len(kept)).transpose(1, 2).contiguous()
+        self.register_buffer("means", means)
 
-    def forward(self, turned: Tensor) -> Tensor:
+    def forward(self, turned: Tensor) -> tuple[Tensor, Tensor]:
         features = self.net(turned, 0, {}).unflatten(0, (self.rotations, -1))
-        scores: Tensor = torch.matmul(features, self.weight).mean(0) + self.bias
-        return scores
+        scores = torch.matmul(features, self.weight).mean(0) + self.bias
+        if self.means is None:
+            return scores, scores.amax(1)
+        return scores, torch.matmul(F.normalize(features, dim=2), self.means).mean(0).amax(1)
 
 
 def _compact_network(protection: Protection, task: int) -> tuple[Net, Tensor]:
@@ -153,44 +170,56 @@ def _compact_network(protection: Protection, task: int) -> tuple[Net, Tensor]:
 # --- one network for all tasks ---------------------------------------------------------------------------------------
 
 
+class _ByFeatures(nn.Module):
+    """Scores that are read from features; a task's own are the images that `likeness`, or else a score, is high for."""
+
+    def __init__(self, backbone: nn.Module, scores: nn.Module, likeness: nn.Module | None, sizes: list[int]) -> None:
+        super().__init__()
+        self.backbone, self.scores, self.likeness, self.sizes = backbone, scores, likeness, sizes
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.backbone(images)
+        scores = self.scores(features)
+        return scores, _strongest(scores if self.likeness is None else self.likeness(features), self.sizes)
+
+
 class _NearestMeans(nn.Module):
     """Minus the squared distance of unit vectors, multiplied out: ONNX has no distance."""
 
     means: Tensor
 
-    def __init__(self, backbone: nn.Module, means: Tensor) -> None:
+    def __init__(self, means: Tensor) -> None:
         super().__init__()
-        self.backbone = backbone
         self.register_buffer("means", means)
 
-    def forward(self, images: Tensor) -> Tensor:
-        directions = F.normalize(self.backbone(images))
+    def forward(self, features: Tensor) -> Tensor:
+        directions = F.normalize(features)
         lengths = directions.pow(2).sum(1, keepdim=True) + self.means.pow(2).sum(1)
         return 2 * F.linear(directions, self.means) - lengths
 
 
-class _LinearScores(nn.Module):
-    def __init__(self, backbone: nn.Module, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.head = nn.Linear(weight.shape[1], len(weight))
-        self.head.load_state_dict({"weight": weight, "bias": bias})
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], len(weight))
+    layer.load_state_dict({"weight": weight, "bias": bias})
+    return layer
 
-    def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.backbone(images))
-        return scores
+
+def _strongest(scores: Tensor, sizes: list[int]) -> Tensor:
+    """The largest score of each task, `[n, tasks]`."""
+    return torch.stack([block.amax(1) for block in torch.split(scores, sizes, dim=1)], 1)
 
 
 class _SharedScores(nn.Module):
     columns: Tensor
 
-    def __init__(self, method: SharedNetwork, columns: Tensor) -> None:
+    def __init__(self, method: SharedNetwork, columns: Tensor, sizes: list[int]) -> None:
         super().__init__()
-        self.method = _without_portions(method)
+        self.method, self.sizes = _without_portions(method), sizes
         self.register_buffer("columns", columns)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.method.scores(images)[:, self.columns]
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.method.scores(images)[:, self.columns]
+        return scores, _strongest(scores, self.sizes)
 
 
 def _without_portions(method: SharedNetwork) -> SharedNetwork:

@@ -17,22 +17,18 @@ _HALVINGS = 100
 
 @torch.no_grad()
 def thresholds(method: Method, task: int, rates: Sequence[float]) -> dict[float, float]:
-    """False-rejection rate -> the smallest calibrated score of the task's best class that is still accepted.
+    """False-rejection rate -> the smallest `belonging` with which an image still passes for one of the task's own.
 
     Read from the task's record where somebody noted one, otherwise from the validation images that the model keeps;
-    empty if there is neither. A scale is positive, so calibrating a threshold changes nothing about who passes it.
+    empty if there is neither.
     """
-    affine = next(iter(method.calibrations().values()))
-    scale, shift = float(affine.scales[task]), float(affine.shifts[task])
     record = method.tasks[task].record
     if record is not None and record.belonging:
-        raw = {rate: _turning_point(record, rate) for rate in rates}
-    elif isinstance(method, MaskedMethod) and bool((mine := method.memory.tasks == task).any()):
-        own = method.block(method.memory.pixels[mine], task).amax(1)
-        raw = {rate: reject_threshold(own, rate) for rate in rates}
-    else:
-        return {}
-    return {rate: scale * value + shift for rate, value in raw.items()}
+        return {rate: _turning_point(record, rate) for rate in rates}
+    if isinstance(method, MaskedMethod) and bool((mine := method.memory.tasks == task).any()):
+        own = method.belonging(method.memory.pixels[mine])[:, task]
+        return {rate: reject_threshold(own, rate) for rate in rates}
+    return {}
 
 
 def _turning_point(record: TaskRecord, rate: float) -> float:
