@@ -85,7 +85,8 @@ class MaskedMethod(Method):
         self.heads[number] = self.learner.learn(self.protection, number, task, self.seed, report)
         self.protection.finish(number, self.heads[number])
         self.eval().requires_grad_(False)
-        if closed := self.protection.closed_groups(number):
+        closed = self.protection.closed_groups(number)
+        if closed and not self.protection.net.begins_frozen:  # without its adapter a task still has the frozen features
             warnings.warn(
                 f"Task '{task.name}' closed every unit of {', '.join(closed)}: it may have learned nothing. A lower "
                 "sparsity (attention.sparsity_first, attention.sparsity_rest) or a wider network helps.",
