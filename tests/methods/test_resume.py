@@ -85,7 +85,7 @@ def make(name: str, changes: dict[str, Any]) -> Method:
 
 
 def restless(settings: dict[str, Any]) -> dict[str, Any]:
-    changes = {"plan": PLAN, "augmentation": {"flip": True}}
+    changes: dict[str, dict[str, Any]] = {"plan": PLAN, "augmentation": {"flip": True}}
     return {
         name: restless(value) | changes.get(name, {}) if isinstance(value, dict) else value
         for name, value in settings.items()
