@@ -46,7 +46,7 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
 
 
-def ended(processes: list[subprocess.Popen[str]], seconds: float = 240) -> list[tuple[int, str, str]]:
+def ended(processes: list[subprocess.Popen[str]], seconds: float = 280) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of each."""
     try:
         texts = [process.communicate(timeout=seconds) for process in processes]

@@ -163,7 +163,7 @@ _BOMBS = {
     "integer of a million digits": b"L" + b"9" * 10**6 + b"L\n.",
     "million marks": b"\x80\x02" + b"(" * 10**6 + b".",
     "million lists in one another": b"\x80\x02" + b"]" * 10**5 + b"a" * (10**5 - 1) + b".",
-    "many instructions": b"\x80\x02" + b"N0" * 4 * 10**6 + b"}.",
+    "many instructions": b"\x80\x02" + b"N0" * 11 * 10**5 + b"}.",
     "list in itself": b"\x80\x02]q\x00h\x00a.",
     "stack that is empty": b"\x80\x02s.",
     "no end": b"\x80\x02}",

@@ -21,6 +21,7 @@ from clom.errors import UserError
 
 MOST_MEMORY = 10**9
 MOST_TEXT = 3000
+_NO_MEMORY = ("allocate memory", "not enough memory", "bad_alloc", "bad alloc", "Cannot allocate")
 FAULTS = ("traceback", "hang", "over 1 GB", "ran code", "endless message")
 _STARTS_SOMETHING = frozenset(
     {"os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile", "os.fork", "os.forkpty", "pty.spawn"}
@@ -57,6 +58,7 @@ def serve(connection: Connection, seed: int, readers: Callable[[], list[Reader]]
     by_hand = {name: reader.special() for name, reader in known.items()}
     watch = Watch()
     os.environ.pop("CLOM_DATA", None)
+    gc.freeze()  # what is there now need not be looked at again before every input
     connection.send({name: len(inputs) for name, inputs in by_hand.items()})
     while True:
         try:
@@ -118,7 +120,7 @@ def _by_command(reader: Reader, folder: Path) -> tuple[str, str]:
 def wanted_memory(problem: BaseException | None) -> bool:
     """Whether an allocation failed on the way to this error, whatever was made of it afterwards."""
     while problem is not None:
-        if isinstance(problem, MemoryError) or "allocate memory" in str(problem) or "not enough memory" in str(problem):
+        if isinstance(problem, MemoryError) or any(words in str(problem) for words in _NO_MEMORY):
             return True
         problem = problem.__cause__ or problem.__context__
     return False

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from clom import machine
 from clom.cli import main
 from clom.errors import UserError
 from clom.experiments.config import resolve
@@ -97,6 +98,7 @@ def test_what_it_cannot_have_said_is_refused(change: dict[str, str], message: st
 def test_what_several_processes_cannot_do(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
     for name, value in (TOLD | {"MASTER_PORT": "none"}).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit) as ending:

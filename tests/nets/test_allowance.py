@@ -65,7 +65,7 @@ def test_what_was_thrown_away_is_given_back_if_the_holder_is_known() -> None:
 def test_a_file_of_some_numbers_allows_a_network_of_twice_as_many() -> None:
     allowance = Allowance.for_file({"a": torch.zeros(10, 10), "b": torch.zeros(5)})
     assert allowance.numbers == 2 * 105 + 1_000_000
-    assert allowance.tensors == 2 * 50 + 2_000
+    assert allowance.tensors == 2 * 12 + 500
 
 
 def test_outside_nothing_is_counted() -> None:

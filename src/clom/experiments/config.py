@@ -147,9 +147,9 @@ def _checked(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
 
 def _net_type(net: Mapping[str, Any]) -> type[NetSettings]:
     kinds: dict[str, type[NetSettings]] = {kind.model_fields["kind"].default: kind for kind in get_args(NetSettings)}
-    name = net.get("kind")
+    name = str(net.get("kind"))  # whatever was given: a list could not be looked up
     if name not in kinds:
-        raise unknown("network", str(name), kinds)
+        raise unknown("network", name, kinds)
     return kinds[name]
 
 

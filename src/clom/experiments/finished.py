@@ -75,7 +75,10 @@ def read_run(folder: Path) -> FinishedRun:
     scores = _json(folder / "scores.json") if (folder / "scores.json").exists() else None
     kept = OutputBook(folder, method)
     validation = [kept.stored(f"validation {task}") for task in range(n_tasks)]
-    external = {name: kept.stored(f"external {name}") for name in (scores or {}).get("external", {})}
+    names = (scores or {}).get("external", {})
+    if not isinstance(names, dict):
+        raise UserError(f"{folder / 'scores.json'} is damaged. 'clom scores' writes it anew.")
+    external = {name: kept.stored(f"external {name}") for name in names}
     run = FinishedRun(
         folder,
         config,

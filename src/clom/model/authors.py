@@ -162,6 +162,8 @@ def _check_masks(method: Clom, content: Any, path: Path) -> None:
     """Their cumulated gates must be the ones that follow from the embeddings, or the files are of different runs."""
     if not isinstance(content, Mapping) or not isinstance(content.get("p_mask"), Mapping):
         raise UserError(f"{path} is not a masks file of the authors: it has no 'p_mask'.")
+    if wrong := [why for mask in content["p_mask"].values() if isinstance(mask, Tensor) and (why := _problem(mask))]:
+        raise UserError(f"{path} is not a masks file of the authors: a mask {wrong[0]}.")
     protection = method.protection
     assert isinstance(protection, HardAttention)
     used = protection.used(len(method.tasks))
@@ -174,13 +176,14 @@ def _check_masks(method: Clom, content: Any, path: Path) -> None:
 
 def _read_calibration(content: Any, path: Path, n_tasks: int) -> Affine:
     try:
+        counts = [len(content[name]) for name in ("w", "b")]
+        if counts != [n_tasks, n_tasks]:  # before anything is made of them: there may be a billion
+            raise UserError(f"{path} calibrates {counts[0]} tasks, the checkpoint has {n_tasks}.")
         scales, shifts = (
             torch.as_tensor([float(v) for v in content[name]], dtype=torch.float32) for name in ("w", "b")
         )
-    except (TypeError, KeyError, IndexError, ValueError, RuntimeError):
+    except (TypeError, KeyError, IndexError, ValueError, ArithmeticError, RuntimeError):
         raise UserError(f"{path} is not a calibration file of the authors: it needs 'w' and 'b' per task.") from None
-    if len(scales) != n_tasks or len(shifts) != n_tasks:
-        raise UserError(f"{path} calibrates {len(scales)} tasks, the checkpoint has {n_tasks}.")
     if not bool((scales > 0).all() and torch.isfinite(scales).all() and torch.isfinite(shifts).all()):
         raise UserError(f"{path} must have positive, finite scales and finite shifts: others would spoil a ranking.")
     return Affine(scales, shifts)

@@ -55,7 +55,7 @@ class Allowance(TorchFunctionMode):
         """For a network whose weights are these: what it holds and something for what is only used to build it."""
         numbers = sum(value.numel() for value in tensors.values())
         return Allowance(
-            2 * numbers + 1_000_000, 50 * len(tensors) + 2_000, "it describes far more than the file holds"
+            2 * numbers + 1_000_000, 12 * len(tensors) + 500, "it describes far more than the file holds"
         )
 
     def __torch_function__(
