@@ -140,8 +140,9 @@ def test_other_bodies_are_refused(body: bytes, kind: str, status: int, running: 
             assert json.load(response)["error"]
 
 
-def test_tells_about_itself(running: tuple[Client, Service]) -> None:
+def test_tells_about_itself(running: tuple[Client, Service], tmp_path: Path) -> None:
     client, _ = running
+    client.predict(write_pictures(tmp_path, "red", 1))
     about = client.model()
     assert [task["name"] for task in about["tasks"]] == ["warm"]
     assert about["server"]["teaching"] is True
