@@ -141,6 +141,7 @@ def test_headers_that_lie_about_their_length(parts: Parts, tmp_path: Path, lengt
     assert "cannot be read" in outcome(tmp_path / "m", struct.pack("<Q", length) + described(parts)[8:])
 
 
+@pytest.mark.slow
 def test_tasks_beyond_what_the_file_holds(parts: Parts, tmp_path: Path) -> None:
     tasks = [{"name": "a", "class_names": ["x"]}] * 20_000
     assert "far more than the file holds" in outcome(tmp_path / "m", described(parts, tasks=tasks))
