@@ -19,6 +19,7 @@ MOST_BYTES = 200_000
 _MOST_VALUES = 20_000  # with every repeated one counted again
 _MOST_LEVELS = 30
 _MOST_DIGITS = 40
+_TOO_MUCH = f"it holds more than {_MOST_VALUES} values, or more than {_MOST_LEVELS} groups in a group"
 
 
 def read_yaml(path: Path) -> Any:
@@ -33,6 +34,7 @@ def parse_yaml(text: str) -> Any:
     if len(text) > MOST_BYTES:
         raise ValueError(f"it is longer than {MOST_BYTES} characters")
     try:
+        _check_depth(text)
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         _check_amount(node)
@@ -45,6 +47,15 @@ def parse_yaml(text: str) -> Any:
     return value
 
 
+def _check_depth(text: str) -> None:
+    """Stops at the first group too deep: the library itself would follow to the end, ever more slowly."""
+    level = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > _MOST_LEVELS:
+            raise ValueError(_TOO_MUCH)
+
+
 def _check_amount(root: yaml.Node | None) -> None:
     """Counts values as they would be written out, before anything is built of them."""
     count, waiting = 0, [(root, 0)]
@@ -52,7 +63,7 @@ def _check_amount(root: yaml.Node | None) -> None:
         node, level = waiting.pop()
         count += 1
         if count > _MOST_VALUES or level > _MOST_LEVELS:
-            raise ValueError(f"it holds more than {_MOST_VALUES} values, or more than {_MOST_LEVELS} groups in a group")
+            raise ValueError(_TOO_MUCH)
         if isinstance(node, yaml.SequenceNode):
             waiting += [(inner, level + 1) for inner in node.value]
         elif isinstance(node, yaml.MappingNode):
