@@ -54,9 +54,7 @@ class Allowance(TorchFunctionMode):
     def for_file(tensors: Mapping[str, Tensor]) -> Allowance:
         """For a network whose weights are these: what it holds and something for what is only used to build it."""
         numbers = sum(value.numel() for value in tensors.values())
-        return Allowance(
-            2 * numbers + 1_000_000, 12 * len(tensors) + 500, "it describes far more than the file holds"
-        )
+        return Allowance(2 * numbers + 1_000_000, 12 * len(tensors) + 500, "it describes far more than the file holds")
 
     def __torch_function__(
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
