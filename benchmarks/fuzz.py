@@ -29,9 +29,9 @@ KINDS = ("read", "refused", *FAULTS)
 
 
 def all_readers() -> list[Reader]:
-    from benchmarks.bad import checkpoints, datasets, models, pictures, records, settings, trees
+    from benchmarks.bad import arrays, checkpoints, idx, models, pickles, pictures, records, settings, trees
 
-    parts = (datasets, trees, pictures, settings, records, models, checkpoints)
+    parts = (idx, pickles, arrays, trees, pictures, settings, records, models, checkpoints)
     return [reader for part in parts for reader in part.readers()]
 
 
@@ -79,7 +79,7 @@ class Worker:
         the system does not tell, the time by the clock."""
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0] != "R"
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0] in "SD"
         except (OSError, IndexError):
             return time.monotonic(), False
 

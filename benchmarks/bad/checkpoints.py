@@ -16,8 +16,8 @@ from torch import Tensor
 
 from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import NASTY, spoil
-from benchmarks.bad.datasets import in_folder
 from benchmarks.bad.payload import hostile, hostile_pickles
+from benchmarks.bad.places import in_folder
 from clom.model.authors import read_authors
 
 _FILE = "last.model"

@@ -15,7 +15,7 @@ from PIL import Image
 
 from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import spoil
-from benchmarks.bad.datasets import deflated_zeros, in_folder
+from benchmarks.bad.places import deflated_zeros, in_folder
 from clom.data.folders import read_folder, read_picture
 
 _KINDS = (

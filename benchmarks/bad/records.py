@@ -20,8 +20,8 @@ from safetensors.torch import save as to_bytes
 
 from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import NASTY, spoil, spoil_file, spoil_value
-from benchmarks.bad.datasets import in_folder
 from benchmarks.bad.models import SMALL, as_if_learned
+from benchmarks.bad.places import in_folder
 from benchmarks.bad.settings import TEXTS
 from clom import machine
 from clom.data.stream import Stream
