@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clom.learning.heads import HeadSettings, solve_head, weigh_rotations
+from clom.learning.heads import HeadSettings, nearest_span, solve_head, spans_of, weigh_rotations
 
 
 def blobs(n: int = 60, n_classes: int = 3, d: int = 5, spread: float = 0.3) -> tuple[Tensor, Tensor]:
@@ -128,3 +128,20 @@ def test_the_mean_over_rotations_becomes_a_weighted_one() -> None:
     weigh_rotations(head, 0.4)
     expected = 0.4 * before[0] + 0.2 * before[1:].sum(0)
     torch.testing.assert_close(average().mean(0), expected)
+
+
+def test_spans_of_two_classes() -> None:
+    """The first class lies in a plane, the second has a single image: its other direction is left empty."""
+    features = torch.tensor([[3.0, 0, 0, 0], [0, 2, 0, 0], [1, 1, 0, 0], [0, 0, 5, 0]])
+    spans = spans_of(features, torch.tensor([0, 0, 0, 1]), n_outputs=2, n_directions=2)
+    torch.testing.assert_close(spans[0].T @ spans[0], torch.diag(torch.tensor([1.0, 1, 0, 0])), atol=1e-6, rtol=0)
+    torch.testing.assert_close(spans[1].abs(), torch.tensor([[0.0, 0, 1, 0], [0, 0, 0, 0]]), atol=1e-6, rtol=0)
+
+
+def test_likeness_is_the_part_in_the_nearest_span() -> None:
+    """(3, 4) and (4, 3) of length 5 lie by 0.6 and 0.8 in the first class's axis, the other way round in the second's;
+    in the second rotation the classes change places."""
+    features = torch.tensor([[[3.0, 4]], [[4, 3]]])
+    axes = torch.eye(2)[:, None]  # [classes, directions, d]
+    assert nearest_span(features, torch.stack((axes, axes))).item() == pytest.approx(0.7)
+    assert nearest_span(features, torch.stack((axes, axes.flip(0)))).item() == pytest.approx(0.8)

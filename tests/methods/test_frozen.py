@@ -86,18 +86,21 @@ def test_what_belongs_is_told_with_the_blocks_and_for_ever(make: Callable[[], Me
     assert method.belonging(pixels[:0]).shape == (0, 3)
 
 
-def test_an_image_belongs_as_its_features_point_to_a_class_mean(tiny_stream: Stream) -> None:
-    """A rotation is compared with the means of that rotation; the best class is that of the mean over rotations."""
+def test_an_image_belongs_as_its_features_lie_in_the_span_of_a_class(tiny_stream: Stream) -> None:
+    """A rotation is compared with the spans of that rotation; the best class is that of the mean over rotations."""
     method = discriminant()
     method.learn(tiny_stream[0])
     pixels = tiny_stream.tests[0].pixels
     (head,) = method.heads
     assert isinstance(head, DiscriminantHead)
-    torch.testing.assert_close(head.means.norm(dim=1), torch.ones(8))
+    grams = head.spans @ head.spans.transpose(1, 2)
+    torch.testing.assert_close(grams, torch.eye(20).expand(8, 20, 20), atol=1e-5, rtol=0)
     cosines = torch.zeros(len(pixels), 2)
     for turn in range(4):
         features = F.normalize(method.features(rotate(pixels, turn), 0))
-        cosines += features @ head.means[2 * turn : 2 * turn + 2].T / 4
+        for label in range(2):
+            span = head.spans[2 * turn + label]
+            cosines[:, label] += (features @ span.T @ span).norm(dim=1) / 4  # the projection's length
     torch.testing.assert_close(method.belonging(pixels)[:, 0], cosines.amax(1), atol=1e-5, rtol=1e-4)
 
 

@@ -15,7 +15,6 @@ import onnxruntime
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 import clom
 from clom.data.memory import Memory
@@ -88,7 +87,7 @@ def discriminants() -> Method:
     assert isinstance(method, Clom)
     for head in method.heads:
         assert isinstance(head, DiscriminantHead)
-        head.means.data = F.normalize(torch.rand_like(head.means))
+        head.spans.data = torch.linalg.qr(torch.rand_like(head.spans).transpose(1, 2)).Q.transpose(1, 2)
     return method
 
 

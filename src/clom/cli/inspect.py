@@ -34,7 +34,7 @@ def inspect_command(model: Path, *, json: bool = False) -> None:
         console,
         f"{model}: {about['method']} on {about['backbone']}, images of {width} x {height}, seed {about['seed']}; "
         f"{about['bytes'] / 1e6:.1f} MB, {about['parameters'] / 1e6:.2f} M parameters, "
-        f"{about['memory_bytes'] / 1000:.0f} kB of photos kept",
+        f"{about['memory_bytes'] / 1000:.0f} kB of samples kept",
     )
     if not about["tasks"]:
         say(console, f"It has learned nothing yet: clom learn {model} FOLDER")

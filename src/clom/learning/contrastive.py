@@ -76,7 +76,7 @@ class RotationContrastive(Learner):
         if isinstance(how, SgdHeadSettings):
             return super().make_head(protection, number, n_classes)
         # A solved head is never a masked one.
-        return make_head(how.kind == "discriminant", protection.net.n_features, self.rotations * n_classes)
+        return make_head(how, protection.net.n_features, self.rotations * n_classes)
 
     def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
         self._learn_features(protection, number, task, seed, report)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clom.learning.nearest_mean import mean_directions
 from clom.settings import NonNegative, Positive, Settings, Share
 
 
@@ -25,6 +24,8 @@ class HeadSettings(Settings):
     few images of a pretrained network's features it answers better and tells tasks apart far better."""
     shrinkage: Share = 0.6
     """`discriminant`: the share of the covariance that is replaced by a multiple of the identity of the same size."""
+    directions: Positive = 20
+    """`discriminant`: along how many directions the images of a class may differ and still be like it."""
     upright: Share = 0.25
     """Weight of the unturned image among its four rotations; the others share the rest. A quarter is Eq. 6. Photos are
     taken upright, and so were those that pretrained features come from."""
@@ -39,7 +40,7 @@ def solve_head(
     scale is folded back into the weights. `class_weights [n_outputs]` make it a weighted mean over the samples.
     """
     if settings.kind == "discriminant":
-        return discriminant_head(features, labels, n_outputs, settings.shrinkage)
+        return discriminant_head(features, labels, n_outputs, settings)
     scale = features.pow(2).mean().sqrt().clamp(min=1e-12)
     inputs = features / scale
     head = nn.Linear(features.shape[1], n_outputs)
@@ -67,36 +68,56 @@ def solve_head(
 
 
 class DiscriminantHead(nn.Linear):
-    """Discriminants of classes, and the direction of each class's mean: whether an image is like any of them.
+    """Discriminants of classes, and the few directions that span each class: whether an image is like any of them.
 
-    Discriminants say which class it is rather. How well features point to a class mean says whether it is one at all.
+    Discriminants say which class it is rather. How much of an image's features lies in the span of a class says whether
+    it is one at all: one direction would be about the class's mean, and twenty tell strangers apart better than the
+    nearest of all its images.
     """
 
-    def __init__(self, n_features: int, n_outputs: int) -> None:
+    def __init__(self, n_features: int, n_outputs: int, n_directions: int) -> None:
         super().__init__(n_features, n_outputs)
-        self.means = nn.Parameter(torch.zeros(n_outputs, n_features), requires_grad=False)
+        self.spans = nn.Parameter(torch.zeros(n_outputs, n_directions, n_features), requires_grad=False)
 
     def likeness(self, features: Tensor, rotations: int) -> Tensor:
-        """Cosine between features `[rotations * n, d]` and the nearest class mean, each rotation asked about its own
-        means and averaged before the nearest is taken: `[n]`."""
-        directions, means = (
-            values.view(rotations, -1, self.in_features) for values in (F.normalize(features), self.means)
-        )
-        cosines = directions @ means.transpose(1, 2)  # [rotations, n, classes]
-        return cosines.mean(0).amax(1)
+        """Cosine between features `[rotations * n, d]` and the span of the nearest class, each rotation asked about its
+        own spans and averaged before the nearest is taken: `[n]`."""
+        spans = self.spans.view(rotations, -1, *self.spans.shape[1:])
+        return nearest_span(features.view(rotations, -1, self.in_features), spans)
+
+
+def nearest_span(features: Tensor, spans: Tensor) -> Tensor:
+    """Of features `[rotations, n, d]` and orthonormal rows `[rotations, classes, directions, d]`: the largest mean
+    over rotations of the part of a feature that lies in a class's span, `[n]`."""
+    _, n_classes, n_directions, _ = spans.shape
+    parts = F.normalize(features, dim=2) @ spans.flatten(1, 2).transpose(1, 2)
+    cosines = parts.view(*parts.shape[:2], n_classes, n_directions).square().sum(3).sqrt()  # [rotations, n, classes]
+    return cosines.mean(0).amax(1)
 
 
 @torch.no_grad()
-def discriminant_head(features: Tensor, labels: Tensor, n_outputs: int, shrinkage: float) -> DiscriminantHead:
+def spans_of(features: Tensor, labels: Tensor, n_outputs: int, n_directions: int) -> Tensor:
+    """For each class the orthonormal directions along which its unit features are largest, `[classes, directions, d]`;
+    zeros where it has fewer features than that."""
+    directions = F.normalize(features.double())
+    spans = directions.new_zeros(n_outputs, n_directions, features.shape[1])
+    for label in range(n_outputs):
+        found = torch.linalg.svd(directions[labels == label], full_matrices=False).Vh[:n_directions]
+        spans[label, : len(found)] = found
+    return spans.float()
+
+
+@torch.no_grad()
+def discriminant_head(features: Tensor, labels: Tensor, n_outputs: int, settings: HeadSettings) -> DiscriminantHead:
     """The discriminants of classes that share a covariance, all of which have samples."""
     exact = features.double()
     means = torch.stack([exact[labels == label].mean(0) for label in range(n_outputs)])
     deviations = exact - means[labels]
-    weight, bias = discriminants(means, deviations.T @ deviations / len(exact), shrinkage)
-    head = DiscriminantHead(features.shape[1], n_outputs)
+    weight, bias = discriminants(means, deviations.T @ deviations / len(exact), settings.shrinkage)
+    head = DiscriminantHead(features.shape[1], n_outputs, settings.directions)
     head.weight.copy_(weight)
     head.bias.copy_(bias)
-    head.means.copy_(mean_directions(features, labels, n_outputs))
+    head.spans.copy_(spans_of(features, labels, n_outputs, settings.directions))
     return head
 
 
@@ -127,15 +148,18 @@ def weigh_rotations(head: nn.Linear, upright: float, rotations: int = 4) -> None
 @torch.no_grad()
 def widened(head: nn.Linear, kept: Tensor, n_features: int) -> nn.Linear:
     """A head on the features `kept` as one on all features, with zeros for the others."""
-    wide = make_head(isinstance(head, DiscriminantHead), n_features, head.out_features)
+    wide = nn.Linear(n_features, head.out_features)
+    if isinstance(head, DiscriminantHead):
+        wide = DiscriminantHead(n_features, head.out_features, head.spans.shape[1])
+        wide.spans[:, :, kept] = head.spans
     wide.weight.zero_()
     wide.weight[:, kept] = head.weight
     wide.bias.copy_(head.bias)
-    if isinstance(head, DiscriminantHead) and isinstance(wide, DiscriminantHead):
-        wide.means[:, kept] = head.means
     return wide
 
 
-def make_head(discriminant: bool, n_features: int, n_outputs: int) -> nn.Linear:
+def make_head(settings: HeadSettings, n_features: int, n_outputs: int) -> nn.Linear:
     """An empty head of the kind that `solve_head` returns."""
-    return (DiscriminantHead if discriminant else nn.Linear)(n_features, n_outputs)
+    if settings.kind == "discriminant":
+        return DiscriminantHead(n_features, n_outputs, settings.directions)
+    return nn.Linear(n_features, n_outputs)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from clom.data.images import to_unit
 from clom.data.views import rotate
 from clom.errors import UserError
-from clom.learning.heads import DiscriminantHead
+from clom.learning.heads import DiscriminantHead, nearest_span
 from clom.learning.protection import HardAttention, Protection
 from clom.learning.supermask import Supermask
 from clom.methods.base import Method
@@ -125,7 +125,7 @@ class _MaskedScores(nn.Module):
 class _TaskScores(nn.Module):
     weight: Tensor
     bias: Tensor
-    means: Tensor | None
+    spans: Tensor | None
 
     def __init__(self, method: MaskedMethod, task: int) -> None:
         super().__init__()
@@ -138,17 +138,15 @@ class _TaskScores(nn.Module):
         self.rotations = method.learner.rotations
         self.register_buffer("weight", weight[kept].unflatten(1, (self.rotations, -1)).transpose(0, 1).contiguous())
         self.register_buffer("bias", bias.view(self.rotations, -1).mean(0))
-        means = None
+        spans = None
         if isinstance(head, DiscriminantHead):
-            means = head.means[:, kept].view(self.rotations, -1, len(kept)).transpose(1, 2).contiguous()
-        self.register_buffer("means", means)
+            spans = head.spans[:, :, kept].view(self.rotations, -1, head.spans.shape[1], len(kept))
+        self.register_buffer("spans", spans)
 
     def forward(self, turned: Tensor) -> tuple[Tensor, Tensor]:
         features = self.net(turned, 0, {}).unflatten(0, (self.rotations, -1))
         scores = torch.matmul(features, self.weight).mean(0) + self.bias
-        if self.means is None:
-            return scores, scores.amax(1)
-        return scores, torch.matmul(F.normalize(features, dim=2), self.means).mean(0).amax(1)
+        return scores, scores.amax(1) if self.spans is None else nearest_span(features, self.spans)
 
 
 def _compact_network(protection: Protection, task: int) -> tuple[Net, Tensor]:
