@@ -154,6 +154,7 @@ class ConditionalConv(ConditionalNet):
 class ConditionalResNetSettings(Settings):
     kind: Literal["resnet18"] = "resnet18"
     width: Positive = 64
+    stem_stride: Literal[1, 2] = 1
 
 
 class _Block(nn.Module):
@@ -184,7 +185,7 @@ class ConditionalResNet(ConditionalNet):
     def __init__(self, settings: ConditionalResNetSettings) -> None:
         super().__init__()
         width = settings.width
-        self.stem = Layer(3, width, {"main": nn.Conv2d(3, width, 3, padding=1, bias=False)})
+        self.stem = Layer(3, width, {"main": nn.Conv2d(3, width, 3, settings.stem_stride, padding=1, bias=False)})
         self.blocks = nn.ModuleList()
         n_in = width
         for stage in range(4):
