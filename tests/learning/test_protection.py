@@ -310,3 +310,10 @@ def test_embeddings_start_as_normal_numbers_of_their_own() -> None:
     assert first.std().item() == pytest.approx(0.5, rel=0.05)
     assert first.mean().item() == pytest.approx(0, abs=0.03)
     assert not torch.equal(first, second)
+
+
+def test_embeddings_with_a_mean_start_with_more_units_open() -> None:
+    """84.1% of N(1, 1) are positive."""
+    torch.manual_seed(0)
+    gate = attention(Mlp(2, 4000, 1), n_tasks=1, initial_mean=1.0).gates(0)["a"]
+    assert gate.mean().item() == pytest.approx(0.841, abs=0.02)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from clom.errors import UserError
@@ -99,7 +100,9 @@ class HardAttentionSettings(Settings):
     clamp: PositiveNumber = 6.0
     """Embeddings stay within +-clamp (authors' code)."""
     initial: NonNegative = 1.0
-    """Embeddings start as N(0, initial^2)."""
+    """Embeddings start as N(initial_mean, initial^2)."""
+    initial_mean: float = Field(default=0.0, allow_inf_nan=False)
+    """Zero starts with half of all units closed, as in the paper; 1 with a sixth, which narrow networks need."""
     binary: bool = True
     """Outside training gates are exactly 0 or 1 and old tasks are exactly protected. Off: `sigmoid(s_max e)` and soft
     protection as in the paper, which is what its ablation over s measures."""
@@ -124,7 +127,7 @@ class HardAttention(Protection):
 
     def add_task(self) -> None:
         self.net.add_task()
-        mine = _Embeddings(self.net.gate_sizes(), self.settings.initial)
+        mine = _Embeddings(self.net.gate_sizes(), self.settings.initial_mean, self.settings.initial)
         self.embeddings.append(mine.to(next(self.net.parameters()).device))
 
     def gates(self, task: int) -> Gates:
@@ -235,10 +238,10 @@ def annealed_scale(position: float, s_max: float) -> float:
 class _Embeddings(nn.Module):
     """The learnable e of one task, one vector per gate group, in the order of the network."""
 
-    def __init__(self, sizes: dict[str, int], spread: float) -> None:
+    def __init__(self, sizes: dict[str, int], mean: float, spread: float) -> None:
         super().__init__()
         self._groups = list(sizes)
-        self.values = nn.ParameterList(nn.Parameter(spread * torch.randn(size)) for size in sizes.values())
+        self.values = nn.ParameterList(nn.Parameter(mean + spread * torch.randn(size)) for size in sizes.values())
 
     def by_group(self) -> dict[str, nn.Parameter]:
         return dict(zip(self._groups, self.values, strict=True))
