@@ -48,6 +48,56 @@ def test_affine_by_hand() -> None:
     assert second.tolist() == [[11.5], [12.0]]
 
 
+def test_cross_by_hand() -> None:
+    """The second task is spoken for by the first one's first score (3 times) and against by its own (once)."""
+    blocks = [torch.tensor([[1.0, 2.0]]), torch.tensor([[4.0]])]
+    cross = torch.tensor([[0.0, 0.0, 0.0], [3.0, 0.0, -1.0]])
+    affine = Affine(torch.tensor([2.0, 0.5]), torch.tensor([-1.0, 10.0]), cross)
+    first, second = affine(blocks)
+    assert first.tolist() == [[1.0, 3.0]]
+    assert second.tolist() == [[11.0]]  # 0.5 * 4 + 10 + 3 * 1 - 1 * 4
+    (alone,) = affine.of_one(1)(blocks[1:])
+    assert alone.tolist() == [[12.0]]
+
+
+def test_cross_finds_the_minimum_and_what_other_tasks_know() -> None:
+    """Whether the second task's image it is, only the first task's second score tells."""
+    blocks, labels = comparable()
+    blocks[1] = torch.randn(blocks[1].shape, generator=seeded(1)) * 0.1 + 4 * F.one_hot((labels - 2).clamp(0, 2), 3)
+    blocks[0][:, 1] += 6.0 * ((labels >= 2) & (labels < 5))
+    how = CalibrationSettings(cross=0.03)
+    fitted = fit_to_memory(blocks, labels, how, seeded())
+    plain = fit_to_memory(blocks, labels, CalibrationSettings(), seeded())
+    assert plain.cross is None
+    assert cil(plain(blocks), labels) < 0.8
+    assert cil(fitted(blocks), labels) > 0.9
+    for before, after in zip(blocks, fitted(blocks), strict=True):
+        assert torch.equal(before.argmax(1), after.argmax(1))  # TIL answers stay
+
+    # The gradient of the stated objective, in terms of standardised scores, vanishes.
+    exact = [block.double() for block in blocks]
+    spreads = torch.stack([block.std(correction=0) for block in exact])
+    centres = torch.stack([block.mean() for block in exact])
+    sizes = torch.tensor(SIZES)
+    assert fitted.cross is not None
+    cross = (fitted.cross.double() * spreads.repeat_interleave(sizes)).requires_grad_()
+    log_scales = (fitted.scales.double() * spreads).log().requires_grad_()
+    moved = fitted.cross.double() @ centres.repeat_interleave(sizes)
+    shifts = (fitted.shifts.double() + fitted.scales.double() * centres + moved).requires_grad_()
+    standard = [(block - centre) / spread for block, centre, spread in zip(exact, centres, spreads, strict=True)]
+    scores = torch.cat(Affine(log_scales.exp(), shifts, cross)(standard), 1)
+    pull = 1e-3 * (log_scales.square().sum() + shifts.square().sum()) + 0.03 * cross.square().sum()
+    (F.cross_entropy(scores, labels) + pull).backward()  # type: ignore[no-untyped-call]
+    for values in (log_scales, shifts, cross):
+        assert values.grad is not None
+        assert float(values.grad.abs().max()) < 1e-4
+
+
+def test_cross_is_solved_not_trained() -> None:
+    with pytest.raises(ValueError, match="solver: exact"):
+        CalibrationSettings(cross=0.1, solver="sgd")
+
+
 def test_identity_changes_nothing() -> None:
     blocks, _ = comparable()
     for before, after in zip(blocks, Affine.identity(3)(blocks), strict=True):

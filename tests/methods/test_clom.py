@@ -17,7 +17,7 @@ from clom.data.views import Augmentation, rotate
 from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation, evaluate
 from clom.evaluation.scorebook import Scorebook
-from clom.learning.calibration import Affine
+from clom.learning.calibration import Affine, CalibrationSettings
 from clom.learning.contrastive import ContrastiveSettings
 from clom.learning.heads import HeadSettings
 from clom.learning.loop import Plan, Progress
@@ -97,10 +97,11 @@ def test_is_a_method(net: NetSettings, tiny_stream: Stream) -> None:
         quick(calibration="none"),
         quick(calibration="scale"),
         quick(memory_per_class=0),
+        quick(memory_fit=CalibrationSettings(cross=0.03)),
         quick({"rotations": 1}),
         quick(attention=HardAttentionSettings(s_max=50.0, binary=False, sparsity_first=0.1)),
     ],
-    ids=["-c", "scale", "empty memory", "w/o OOD", "soft"],
+    ids=["-c", "scale", "empty memory", "crossed", "w/o OOD", "soft"],
 )
 def test_its_variants_are_methods(settings: ClomSettings, tiny_stream: Stream) -> None:
     check_method(lambda seed: Clom(TINY, settings, tiny_stream.image_shape, seed), tiny_stream)

@@ -57,7 +57,8 @@ def opened(method: Method) -> Method:
     randomness = torch.Generator().manual_seed(1)
     if isinstance(method, MaskedMethod):
         scales = torch.rand(2, generator=randomness) + 0.5
-        method.set_fitted(Affine(scales, torch.randn(2, generator=randomness)))
+        cross = torch.randn(2, 5, generator=randomness)
+        method.set_fitted(Affine(scales, torch.randn(2, generator=randomness), cross))
         for module in method.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 torch.nn.init.normal_(module.running_mean, std=0.1)  # type: ignore[arg-type]
@@ -70,6 +71,13 @@ def opened(method: Method) -> Method:
 
 def make_clom(net: NetSettings, shape: tuple[int, int, int]) -> Method:
     return opened(Clom(net, ClomSettings(), shape))
+
+
+def crossed() -> Method:
+    settings = ClomSettings.model_validate({"memory_fit": {"cross": 0.1}})
+    method = opened(Clom(DIGITS_NET, settings, (1, 8, 8)))
+    assert method.calibrations()["memory"].cross is not None
+    return method
 
 
 def adapters() -> Method:
@@ -95,6 +103,7 @@ MAKERS: dict[str, Callable[[], Method]] = {
     "clom with discriminants": discriminants,
     "slda": lambda: opened(Slda(PRETRAINED, SldaSettings(), (3, 16, 16))),
     "clom": lambda: make_clom(DIGITS_NET, (1, 8, 8)),
+    "clom with crossed scores": crossed,
     "clom with a residual network": lambda: make_clom(ResNet18Settings(width=4), (3, 16, 16)),
     "clom with adapters": adapters,
     "hat": lambda: opened(Hat(DIGITS_NET, HatSettings(), (1, 8, 8))),

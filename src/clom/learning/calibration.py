@@ -1,14 +1,16 @@
 """Making the blocks of separately trained tasks comparable: one scale and one shift per task.
 
-A scale is positive and both are the same for all classes of a task, so no calibration ever changes a TIL answer.
+A scale is positive and both are the same for all classes of a task, so no calibration ever changes a TIL answer. The
+shift may depend on the image through what all tasks say about it (`cross`), which the paper does not do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -27,23 +29,41 @@ class CalibrationSettings(Settings):
     momentum: Fraction = 0.8
     prior: NonNegative = 1e-3
     """`exact`: pull of log sigma and mu towards the start, so that few samples cannot push them to infinity."""
+    cross: PositiveNumber | None = None
+    """`exact`: also fit how much every score of any task speaks for each task, pulled to nothing with this strength;
+    by default, as in the paper, a task's own scores alone speak for it."""
+
+    @model_validator(mode="after")
+    def _cross_is_solved(self) -> Self:
+        if self.cross is not None and self.solver != "exact":
+            raise ValueError("cross needs solver: exact")
+        return self
 
 
 class Affine:
-    """`sigma_k f(h(x, k)) + mu_k` for every task k (Eq. 10)."""
+    """`sigma_k f(h(x, k)) + mu_k` for every task k (Eq. 10); with `cross [tasks, classes]` plus `cross_k f(x)`, where
+    f(x) are all tasks' scores side by side."""
 
-    def __init__(self, scales: Tensor, shifts: Tensor) -> None:
-        self.scales, self.shifts = scales, shifts
+    def __init__(self, scales: Tensor, shifts: Tensor, cross: Tensor | None = None) -> None:
+        self.scales, self.shifts, self.cross = scales, shifts, cross
 
     @staticmethod
     def identity(n_tasks: int) -> Affine:
         return Affine(torch.ones(n_tasks), torch.zeros(n_tasks))
 
     def __call__(self, blocks: Sequence[Tensor]) -> list[Tensor]:
-        return [
+        calibrated = [
             scale * block + shift
             for scale, shift, block in zip(self.scales.unbind(), self.shifts.unbind(), blocks, strict=True)
         ]
+        if self.cross is None or not blocks:
+            return calibrated
+        spoken = torch.cat(list(blocks), 1) @ self.cross.to(blocks[0].dtype).T
+        return [block + spoken[:, [task]] for task, block in enumerate(calibrated)]
+
+    def of_one(self, task: int) -> Affine:
+        """For a task whose scores are looked at alone, where what others say for all of its classes changes nothing."""
+        return Affine(self.scales[[task]], self.shifts[[task]])
 
 
 def fit_to_memory(
@@ -61,9 +81,12 @@ def fit_to_memory(
     standard = Affine(1 / spreads, -centres / spreads)(blocks)
     log_scales = torch.zeros(len(blocks), dtype=torch.float64, requires_grad=True)
     shifts = torch.zeros(len(blocks), dtype=torch.float64, requires_grad=True)
+    sizes = torch.tensor([block.shape[1] for block in blocks])
+    cross = torch.zeros(len(blocks), int(sizes.sum()), dtype=torch.float64, requires_grad=settings.cross is not None)
 
     def loss(index: Tensor | slice) -> Tensor:
-        calibrated = Affine(log_scales.exp(), shifts)([block[index] for block in standard])
+        current = Affine(log_scales.exp(), shifts, cross if settings.cross else None)
+        calibrated = current([block[index] for block in standard])
         return F.cross_entropy(torch.cat(calibrated, 1), labels[index])
 
     if settings.solver == "sgd":
@@ -76,15 +99,21 @@ def fit_to_memory(
                 optimiser.step()
                 done += 1
     else:
-        solver = torch.optim.LBFGS([log_scales, shifts], max_iter=200, line_search_fn="strong_wolfe")
+        fitted = [log_scales, shifts, cross] if settings.cross else [log_scales, shifts]
+        solver = torch.optim.LBFGS(fitted, max_iter=200, line_search_fn="strong_wolfe")
 
         def objective() -> Tensor:
             solver.zero_grad()
             value = loss(slice(None)) + settings.prior * (log_scales.pow(2).sum() + shifts.pow(2).sum())
+            value = value + (settings.cross or 0.0) * cross.pow(2).sum()
             value.backward()  # type: ignore[no-untyped-call]
             return value
 
         solver.step(objective)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         scales = log_scales.exp() / spreads
-        return Affine(scales.float(), (shifts - scales * centres).float())
+        if settings.cross is None:
+            return Affine(scales.float(), (shifts - scales * centres).float())
+        raw = cross / spreads.repeat_interleave(sizes)  # for scores that are not standardised
+        shifts = shifts - raw @ centres.repeat_interleave(sizes)
+        return Affine(scales.float(), (shifts - scales * centres).float(), raw.float())

@@ -54,7 +54,7 @@ class MaskedMethod(Method):
         self.heads = nn.ModuleList()
         self.memory = Memory()
         self.typical = nn.ParameterList()  # of each task: what `scale` divides by
-        self.fitted = nn.ParameterList()  # the memory's scales and shifts, anew after each task
+        self.fitted = nn.ParameterList()  # the memory's scales and shifts (and cross), anew after each task
         self._networks: dict[int, _TaskNetwork] = {}  # made when a task is first asked; not part of what is saved
         self.register_load_state_dict_post_hook(_forget_networks)  # type: ignore[no-untyped-call]
 
@@ -233,7 +233,11 @@ class MaskedMethod(Method):
         self.set_fitted(fitted)
 
     def set_fitted(self, fitted: Affine) -> None:
-        self.fitted = nn.ParameterList([_constant(fitted.scales), _constant(fitted.shifts)])
+        values = [fitted.scales, fitted.shifts]
+        if self.settings.memory_fit.cross is not None:
+            n_classes = sum(task.n_classes for task in self.tasks)
+            values.append(torch.zeros(len(self.tasks), n_classes) if fitted.cross is None else fitted.cross)
+        self.fitted = nn.ParameterList(_constant(value) for value in values)
 
     def _random(self, purpose: str) -> torch.Generator:
         return generator(self.seed, purpose, len(self.tasks) - 1)

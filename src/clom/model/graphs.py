@@ -41,18 +41,22 @@ class Graph(nn.Module):
 
     scales: Tensor
     shifts: Tensor
+    cross: Tensor | None
     task_of: Tensor
 
-    def __init__(self, raw: nn.Module, scales: Tensor, shifts: Tensor, task_of: Tensor) -> None:
+    def __init__(self, raw: nn.Module, scales: Tensor, shifts: Tensor, cross: Tensor | None, task_of: Tensor) -> None:
         super().__init__()
         self.raw = raw
         self.register_buffer("scales", scales)
         self.register_buffer("shifts", shifts)
+        self.register_buffer("cross", cross)  # [classes, classes]: what each score adds to each
         self.register_buffer("task_of", task_of)  # the place of each class's task
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         raw, belonging = self.raw(to_unit(images))
         scores = raw * self.scales + self.shifts
+        if self.cross is not None:
+            scores = scores + torch.matmul(raw, self.cross)
         return scores, belonging.gather(1, self.task_of[scores.argmax(1)][:, None])[:, 0]
 
 
@@ -60,10 +64,14 @@ class Graph(nn.Module):
 def make_graph(method: Method, tasks: Sequence[int]) -> Graph:
     """The graph of these tasks, their classes side by side in this order; refused for methods that have none."""
     affine = next(iter(method.calibrations().values()))
+    whole = list(tasks) == list(range(len(method.tasks)))
+    if affine.cross is not None and not whole and len(tasks) > 1:
+        raise UserError("Scores of all tasks count in this model's calibration: export one task, or all of them.")
     sizes = torch.tensor([method.tasks[task].n_classes for task in tasks])
     scales, shifts = (values[list(tasks)].repeat_interleave(sizes).clone() for values in (affine.scales, affine.shifts))
     task_of = torch.arange(len(tasks)).repeat_interleave(sizes)
-    return Graph(_raw_scores(method, tasks, sizes.tolist()), scales.detach(), shifts.detach(), task_of).eval()
+    cross = None if affine.cross is None or not whole else affine.cross.detach()[task_of].T.contiguous()
+    return Graph(_raw_scores(method, tasks, sizes.tolist()), scales.detach(), shifts.detach(), cross, task_of).eval()
 
 
 def _raw_scores(method: Method, tasks: Sequence[int], sizes: list[int]) -> nn.Module:

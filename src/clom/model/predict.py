@@ -11,7 +11,6 @@ from torch import Tensor
 
 from clom.data.images import Images, fitted
 from clom.errors import UserError, unknown
-from clom.learning.calibration import Affine
 from clom.methods.base import Blocks, Method, strongest
 from clom.methods.record import is_unknown
 
@@ -69,7 +68,7 @@ class Predictor:
         numbers = list(range(len(self.method.tasks))) if task is None else [task_number(self.method, task)]
         pixels = suited(self.method, pixels)
         blocks, belonging = self.method.answers(pixels) if task is None else self._of_one(pixels, numbers[0])
-        calibration = Affine(self.calibration.scales[numbers], self.calibration.shifts[numbers])
+        calibration = self.calibration if task is None else self.calibration.of_one(numbers[0])
         chances = (self.sharpness * torch.cat(calibration(blocks), 1)).softmax(1)
         classes = [(name, number) for number in numbers for name in self.method.tasks[number].class_names]
         best = chances.topk(min(max(1, top), len(classes)), dim=1)
