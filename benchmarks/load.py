@@ -3,7 +3,8 @@
 python -m benchmarks.load [--seconds 60] [--connections 16] [--out results] [--quick]
 
 A server of `clom serve` on loopback; clients in this process. Rounds of one connection and of many take turns, so that
-a disturbance of the machine hits both. Every answer is compared with the model's own.
+a disturbance of the machine hits both. Every answer is compared with that of the model it says it is from: the one
+before the lesson, or, once that is over, the one after.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from clom import machine
 from clom.data.decoding import decode
@@ -35,11 +37,12 @@ from clom.data.folders import read_folder
 from clom.methods.base import Method
 from clom.methods.clom import Clom, ClomSettings
 from clom.model.create import new_method
-from clom.model.predict import Answer, Predictor
-from clom.model.store import load_model, save_model, write_safely
+from clom.model.predict import Answer
+from clom.model.store import save_model, write_safely
 from clom.model.teaching import learn_pictures
 from clom.nets import ResNet18Settings
 from clom.serve.client import Client
+from clom.serve.served import load_served
 
 ROUNDS = 3
 SAME = 1e-3  # batches of another size round otherwise
@@ -66,40 +69,62 @@ class Tally:
 
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
-    wrong: int = 0
+    told: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    """Which model answered which question how."""
     failed: int = 0
 
     def add(self, other: Tally) -> None:
         self.seconds += other.seconds
         self.latencies += other.latencies
-        self.wrong += other.wrong
+        self.told += other.told
         self.failed += other.failed
 
     @property
     def per_second(self) -> float:
         return len(self.latencies) / self.seconds if self.seconds else 0.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, exam: Exam) -> dict[str, Any]:
         points = statistics.quantiles(self.latencies, n=100) if len(self.latencies) > 1 else [0.0] * 99
         return {
             "requests": len(self.latencies),
             "per_second": round(self.per_second, 1),
             "p50_ms": round(1000 * points[49], 1),
             "p99_ms": round(1000 * points[98], 1),
-            "wrong": self.wrong,
+            "wrong": sum(not exam.is_right(*each) for each in self.told),
             "failed": self.failed,
         }
+
+
+@dataclass
+class Exam:
+    """Pictures as files, and what each model, by the name that the server gives it, must say about them."""
+
+    pictures: list[bytes]
+    pixels: Tensor
+    expected: dict[str, list[Answer]] = field(default_factory=dict)
+
+    def add_model(self, path: Path) -> None:
+        served = load_served(path)
+        assert served.predictor is not None
+        self.expected[served.version] = [served.predictor(image[None], top=3)[0] for image in self.pixels]
+
+    def is_right(self, model: str, question: int, told: dict[str, Any]) -> bool:
+        if model not in self.expected:
+            return False
+        best = self.expected[model][question].best
+        return bool(told["class_name"] == best.class_name and abs(told["confidence"] - best.confidence) < SAME)
 
 
 # -------------------------------------------------------------------------------------------------------------- clients
 
 
-async def one_client(place: tuple[str, int], questions: Sequence[tuple[bytes, Answer]], until: float, at: int) -> Tally:
+async def one_client(place: tuple[str, int], pictures: Sequence[bytes], until: float, at: int) -> Tally:
     """Ask again and again on one connection that stays open."""
     tally = Tally()
     reader, writer = await asyncio.open_connection(*place)
     while time.perf_counter() < until:
-        picture, expected = questions[at % len(questions)]
+        question = at % len(pictures)
+        picture = pictures[question]
         at += 1
         started = time.perf_counter()
         writer.write(
@@ -114,15 +139,16 @@ async def one_client(place: tuple[str, int], questions: Sequence[tuple[bytes, An
         tally.latencies.append(time.perf_counter() - started)
         if b" 200 " not in head[:16]:
             tally.failed += 1
-        elif not agrees(json.loads(body)["answers"][0], expected):
-            tally.wrong += 1
+        else:
+            said = json.loads(body)
+            tally.told.append((said["model"], question, said["answers"][0]["guesses"][0]))
     writer.close()
     return tally
 
 
-async def ask_for(place: tuple[str, int], questions: Sequence[tuple[bytes, Answer]], n: int, seconds: float) -> Tally:
+async def ask_for(place: tuple[str, int], pictures: Sequence[bytes], n: int, seconds: float) -> Tally:
     started = time.perf_counter()
-    parts = await asyncio.gather(*(one_client(place, questions, started + seconds, 7 * at) for at in range(n)))
+    parts = await asyncio.gather(*(one_client(place, pictures, started + seconds, 7 * at) for at in range(n)))
     total = Tally()
     for part in parts:
         total.add(part)
@@ -130,31 +156,26 @@ async def ask_for(place: tuple[str, int], questions: Sequence[tuple[bytes, Answe
     return total
 
 
-def agrees(told: dict[str, Any], expected: Answer) -> bool:
-    best: dict[str, Any] = told["guesses"][0]
-    sure = abs(best["confidence"] - expected.best.confidence) < SAME
-    return bool(sure and best["class_name"] == expected.best.class_name)
-
-
 # --------------------------------------------------------------------------------------------------------------- server
 
 
-def prepare(make: Callable[[], Method], photos: Path, path: Path) -> list[tuple[bytes, Answer]]:
-    """A taught model file, made to be taught on for hours, and questions with the answers it must give."""
+def prepare(make: Callable[[], Method], photos: Path, path: Path) -> Exam:
+    """A taught model file, made to be taught on for hours where it can be, and questions about other pictures."""
     method = make()
     size = method.image_shape[-1]
     for task in ("shapes", "patterns"):
         learn_pictures(method, read_folder(photos / task, size), task)
     save_model(path, _endless(method))
-    predictor = Predictor(load_model(path))
-    questions = []
+    pictures = []
     for file in sorted((photos / "new").rglob("*.png")):
         small = BytesIO()
         with Image.open(file) as image:
             image.save(small, "PNG")
-        pixels = torch.from_numpy(decode(BytesIO(small.getvalue()), size)).permute(2, 0, 1)[None]
-        questions.append((small.getvalue(), predictor(pixels.contiguous(), top=3)[0]))
-    return questions
+        pictures.append(small.getvalue())
+    pixels = torch.stack([torch.from_numpy(decode(BytesIO(each), size)) for each in pictures])
+    exam = Exam(pictures, pixels.permute(0, 3, 1, 2).contiguous())
+    exam.add_model(path)
+    return exam
 
 
 def _endless(method: Method) -> Method:
@@ -191,28 +212,31 @@ def server(path: Path, threads: int) -> Iterator[Client]:
 
 def measure(name: str, photos: Path, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     path = folder / f"{name.replace(', ', '-').replace(' ', '')}.safetensors"
-    questions = prepare(MODELS[name][1], photos, path)
+    exam = prepare(MODELS[name][1], photos, path)
     one, many = Tally(), Tally()
     with server(path, options.threads) as client:
         host, _, port = client.url.removeprefix("http://").partition(":")
         place = host, int(port)
         stars = sorted((photos / "shapes" / "stars").iterdir())
         lesson = client.teach({"night": stars[::2], "day": stars[1::2]}, "load")
-        asyncio.run(ask_for(place, questions, options.connections, 2.0))  # warm
+        asyncio.run(ask_for(place, exam.pictures, options.connections, 2.0))  # warm
         teaching, batches = list[str](), list[float]()
         for _ in range(ROUNDS):
-            one.add(asyncio.run(ask_for(place, questions, 1, options.seconds / ROUNDS / 2)))
+            one.add(asyncio.run(ask_for(place, exam.pictures, 1, options.seconds / ROUNDS / 2)))
             before = batches_so_far(client)
-            many.add(asyncio.run(ask_for(place, questions, options.connections, options.seconds / ROUNDS)))
+            many.add(asyncio.run(ask_for(place, exam.pictures, options.connections, options.seconds / ROUNDS)))
             batches += [after - earlier for after, earlier in zip(batches_so_far(client), before, strict=True)]
             teaching.append(client.job(lesson["id"])["state"])
-        client.cancel(lesson["id"])
+        if teaching[-1] == "done":
+            exam.add_model(path)
+        else:
+            client.cancel(lesson["id"])
     gain = many.per_second / one.per_second if one.per_second else 0.0
     return {
         "model": name,
         "about": MODELS[name][0],
-        "one_at_a_time": one.to_json(),
-        "many_at_once": many.to_json(),
+        "one_at_a_time": one.to_json(exam),
+        "many_at_once": many.to_json(exam),
         "connections": options.connections,
         "mean_batch": round(sum(batches[::2]) / max(1.0, sum(batches[1::2])), 1),
         "gain": round(gain, 2),
@@ -237,20 +261,21 @@ def page(found: Sequence[dict[str, Any]], about: dict[str, Any], load: Sequence[
         "",
         f"`python -m benchmarks.load`: {seconds:.0f} s of questions on many connections and half as long on one, in "
         f"{ROUNDS} rounds that take turns, to one `clom serve` on loopback **while it is being taught**; server, "
-        "lesson and clients share the machine. Every answer was compared with the model's own.",
+        "lesson and clients share the machine. Every answer was compared with that of the model it came from.",
         "",
         f"{about['processor']}, {about['cores']} cores, torch {about['packages']['torch']}; load average "
         f"{load[0]:.1f} before and {load[1]:.1f} after (other work ran on the machine if it is above the cores).",
         "",
-        "| model | one at a time /s | p99 ms | at once /s | p50 ms | p99 ms | mean batch | gain | wrong | failed |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| model | one at a time /s | p99 ms | at once /s | p50 ms | p99 ms | mean batch | gain | wrong | failed "
+        "| lesson after each round |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for each in found:
         one, many = each["one_at_a_time"], each["many_at_once"]
         lines.append(
             f"| {each['about']} | {one['per_second']} | {one['p99_ms']} | {many['per_second']} | {many['p50_ms']} | "
             f"{many['p99_ms']} | {each['mean_batch']} | **{each['gain']}x** | {one['wrong'] + many['wrong']} | "
-            f"{one['failed'] + many['failed']} |"
+            f"{one['failed'] + many['failed']} | {', '.join(each['lesson'])} |"
         )
     total = sum(each["one_at_a_time"]["requests"] + each["many_at_once"]["requests"] for each in found)
     lines += ["", f"{total} answers in all, on {found[0]['connections']} connections; the aim is {LEAST_GAIN:g}x.", ""]
