@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from clom.model.checkpoints import lesson_folder
 from clom.model.store import load_model, save_model
 from clom.model.teaching import teach
 from clom.model.verify import verify
@@ -70,10 +71,12 @@ def test_cancelling_leaves_the_model_as_it_was(tmp_path: Path) -> None:
         worker = service.jobs._worker
         assert worker is not None
         assert worker._process is not None
+        lesson_folder(path).mkdir(exist_ok=True)  # as after its first checkpoint
         assert client.cancel(job["id"])["state"] == "cancelled"
         assert worker._process.returncode is not None, "it learns on"
         assert path.read_bytes() == before
         assert not kept.folder.exists()
+        assert not lesson_folder(path).exists(), "features of the pictures stay"
         with pytest.raises(Refused, match="Only a lesson that ended early"):
             client.resume(job["id"])
         assert state_of(client, client.teach(lesson(tmp_path, "blue", "yellow"))["id"]) == "preparing"

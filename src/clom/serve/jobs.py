@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from clom import machine
 from clom.errors import UserError
 from clom.locks import Lock
+from clom.model.checkpoints import lesson_folder
 from clom.model.teaching import remove_leftovers
 from clom.serve.background import Background
 from clom.serve.engine import Engine
@@ -99,7 +101,7 @@ class Jobs:
         return job
 
     async def resume(self, job: Job) -> None:
-        """Do a lesson that ended early once more, with the same pictures: the result is the same."""
+        """Go on with a lesson that ended early, from its last checkpoint if it has one: the result is the same."""
         if job is not self.current or job.state not in WAITING:
             raise Busy("Only a lesson that ended early can go on.")
         job.state, job.problem, job.share, job.learning_since = "preparing", "", 0.0, None
@@ -109,7 +111,7 @@ class Jobs:
     async def cancel(self, job: Job) -> None:
         """Give a lesson up. The model stays as it was, unless it had learned everything by then."""
         if job.state in WAITING:
-            await asyncio.to_thread(self.kept.remove)
+            await asyncio.to_thread(self._tidy)
             job.state = "cancelled"
             await self._tell(job)
         elif not job.over:
@@ -179,10 +181,12 @@ class Jobs:
         return job.assignment.name in self.engine.served.task_names
 
     def _tidy(self) -> None:
+        """Nothing of a lesson's pictures stays once it is over or given up."""
         self.kept.remove()
         try:
             with Lock(self.engine.path):
                 remove_leftovers(self.engine.path)
+                shutil.rmtree(lesson_folder(self.engine.path), ignore_errors=True)
         except UserError:
             pass  # somebody teaches from the command line: they tidy up themselves
 
