@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import spoil
-from benchmarks.bad.places import ZEROS, deflated_zeros, in_folder, load
+from benchmarks.bad.places import ZEROS, deflated_zeros, in_folder, load, zip_of
 
 _NPZ = "SVHN/test_2000.npz"
 
@@ -25,14 +25,6 @@ _NPZ = "SVHN/test_2000.npz"
 def npz(**arrays: Any) -> bytes:
     target = io.BytesIO()
     np.savez_compressed(target, **arrays)
-    return target.getvalue()
-
-
-def zip_of(members: Mapping[str, bytes]) -> bytes:
-    target = io.BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, content in members.items():
-            packed.writestr(name, content)
     return target.getvalue()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import zipfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import NASTY, spoil
 from benchmarks.bad.payload import hostile, hostile_pickles
-from benchmarks.bad.places import in_folder
+from benchmarks.bad.places import in_folder, zip_of
 from clom.model.authors import read_authors
 
 _FILE = "last.model"
@@ -92,9 +91,9 @@ def _special() -> Mapping[str, Make]:
         contents[name] = saved(value)
         contents[f"{name}, old layout"] = saved(value, modern=False)
     contents["old layout"] = saved(good(), modern=False)
-    contents["a zip of nothing"] = _zip({})
-    contents["a zip of a pickle"] = _zip({"archive/data.pkl": b"\x80\x02}."})
-    contents["a zip of bombs"] = _zip({"archive/data.pkl": bytes(200_000_000)})
+    contents["a zip of nothing"] = zip_of({})
+    contents["a zip of a pickle"] = zip_of({"archive/data.pkl": b"\x80\x02}."})
+    contents["a zip of bombs"] = zip_of({"archive/data.pkl": bytes(200_000_000)})
     return {
         **{name: in_folder(_FILE, content) for name, content in contents.items()},
         **{f"hostile {name}": _hostile(name) for name in hostile_pickles(Path("nowhere"))},
@@ -121,14 +120,6 @@ def _deep(levels: int) -> Any:
     for _ in range(levels):
         value = {"a": value}
     return value
-
-
-def _zip(members: Mapping[str, bytes]) -> bytes:
-    target = io.BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, content in members.items():
-            packed.writestr(name, content)
-    return target.getvalue()
 
 
 def _hostile(name: str) -> Make:

@@ -1,9 +1,11 @@
-"""Where bad inputs are put, and zeros without end that take little room."""
+"""Where bad inputs are put, and how they are packed: archives, and zeros without end that take little room."""
 
 from __future__ import annotations
 
+import io
+import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 
@@ -23,6 +25,14 @@ def in_folder(name: str, content: bytes) -> Callable[[Path, Random], None]:
         path.write_bytes(content)
 
     return make
+
+
+def zip_of(members: Mapping[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in members.items():
+            packed.writestr(name, content)
+    return target.getvalue()
 
 
 def deflated_zeros(count: int) -> bytes:

@@ -149,7 +149,7 @@ _GRIDS = {
     "experiments a text": "experiments: digits-5t",
     "unknown experiment": "experiments: [cifar11]",
     "method with a path": "experiments: [digits-5t]\nmethods: [../../x]",
-    "variant that climbs": "experiments: [digits-5t]\nvariants: {../../../../tmp/x: {}}",
+    "variant that climbs": "experiments: [digits-5t]\nvariants: {../../../../elsewhere: {}}",
     "variant with a zero byte": 'experiments: [digits-5t]\nvariants: {"a\\0b": {}}',
     "variant too long": "experiments: [digits-5t]\nvariants: {" + "x" * 900 + ": {}}",
     "variant no group": "experiments: [digits-5t]\nvariants: {a: 3}",

@@ -12,10 +12,9 @@ from random import Random
 
 from PIL import Image
 
-from benchmarks.bad.arrays import zip_of
 from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import spoil, spoil_file
-from benchmarks.bad.places import in_folder, load
+from benchmarks.bad.places import in_folder, load, zip_of
 from clom.data import catalog
 
 # --- Tiny-ImageNet ---------------------------------------------------------------------------------------------------

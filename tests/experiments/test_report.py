@@ -25,8 +25,9 @@ from clom.experiments.charts import Charts
 from clom.experiments.comparison import PAPER_NAMES, Number, all_systems, reported
 from clom.experiments.config import resolve
 from clom.experiments.finished import read_run
-from clom.experiments.report import decimal, percent, points, without_folders, write_report
+from clom.experiments.report import write_report
 from clom.experiments.run import execute
+from clom.experiments.run_page import decimal, percent, points, without_folders
 from clom.experiments.scores import score_run
 from clom.methods.registry import PAPER_METHODS
 

@@ -82,11 +82,12 @@ def fit_to_memory(
     log_scales = torch.zeros(len(blocks), dtype=torch.float64, requires_grad=True)
     shifts = torch.zeros(len(blocks), dtype=torch.float64, requires_grad=True)
     sizes = torch.tensor([block.shape[1] for block in blocks])
-    cross = torch.zeros(len(blocks), int(sizes.sum()), dtype=torch.float64, requires_grad=settings.cross is not None)
+    cross = None
+    if settings.cross is not None:
+        cross = torch.zeros(len(blocks), int(sizes.sum()), dtype=torch.float64, requires_grad=True)
 
     def loss(index: Tensor | slice) -> Tensor:
-        current = Affine(log_scales.exp(), shifts, cross if settings.cross else None)
-        calibrated = current([block[index] for block in standard])
+        calibrated = Affine(log_scales.exp(), shifts, cross)([block[index] for block in standard])
         return F.cross_entropy(torch.cat(calibrated, 1), labels[index])
 
     if settings.solver == "sgd":
@@ -99,21 +100,22 @@ def fit_to_memory(
                 optimiser.step()
                 done += 1
     else:
-        fitted = [log_scales, shifts, cross] if settings.cross else [log_scales, shifts]
+        fitted = [log_scales, shifts] if cross is None else [log_scales, shifts, cross]
         solver = torch.optim.LBFGS(fitted, max_iter=200, line_search_fn="strong_wolfe")
 
         def objective() -> Tensor:
             solver.zero_grad()
             value = loss(slice(None)) + settings.prior * (log_scales.pow(2).sum() + shifts.pow(2).sum())
-            value = value + (settings.cross or 0.0) * cross.pow(2).sum()
+            if cross is not None and settings.cross is not None:
+                value = value + settings.cross * cross.pow(2).sum()
             value.backward()  # type: ignore[no-untyped-call]
             return value
 
         solver.step(objective)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         scales = log_scales.exp() / spreads
-        if settings.cross is None:
-            return Affine(scales.float(), (shifts - scales * centres).float())
-        raw = cross / spreads.repeat_interleave(sizes)  # for scores that are not standardised
-        shifts = shifts - raw @ centres.repeat_interleave(sizes)
-        return Affine(scales.float(), (shifts - scales * centres).float(), raw.float())
+        shifts = shifts - scales * centres
+        if cross is None:
+            return Affine(scales.float(), shifts.float())
+        cross = cross / spreads.repeat_interleave(sizes)  # of scores that are not standardised
+        return Affine(scales.float(), (shifts - cross @ centres.repeat_interleave(sizes)).float(), cross.float())

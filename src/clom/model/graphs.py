@@ -62,15 +62,14 @@ class Graph(nn.Module):
 
 @torch.no_grad()
 def make_graph(method: Method, tasks: Sequence[int]) -> Graph:
-    """The graph of these tasks, their classes side by side in this order; refused for methods that have none."""
+    """The graph of one task, or of all side by side in their order; refused for methods that have none."""
     affine = next(iter(method.calibrations().values()))
-    whole = list(tasks) == list(range(len(method.tasks)))
-    if affine.cross is not None and not whole and len(tasks) > 1:
-        raise UserError("Scores of all tasks count in this model's calibration: export one task, or all of them.")
     sizes = torch.tensor([method.tasks[task].n_classes for task in tasks])
     scales, shifts = (values[list(tasks)].repeat_interleave(sizes).clone() for values in (affine.scales, affine.shifts))
     task_of = torch.arange(len(tasks)).repeat_interleave(sizes)
-    cross = None if affine.cross is None or not whole else affine.cross.detach()[task_of].T.contiguous()
+    cross = None
+    if affine.cross is not None and len(tasks) == len(method.tasks):  # for a task alone it changes nothing
+        cross = affine.cross.detach()[task_of].T.contiguous()
     return Graph(_raw_scores(method, tasks, sizes.tolist()), scales.detach(), shifts.detach(), cross, task_of).eval()
 
 
