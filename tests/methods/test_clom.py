@@ -27,7 +27,7 @@ from clom.learning.schedule import Schedule
 from clom.methods.base import Blocks, LearnedTask
 from clom.methods.clom import Clom, ClomSettings
 from clom.model.store import load_model, save_model
-from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
+from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
 from methods.check import check_method
 
 TINY = AlexNetSettings(
@@ -233,6 +233,21 @@ def test_every_rotation_of_the_image_reads_its_own_block(count: int, tiny_stream
             outputs = method.heads[0](method.protection.features(rotate(to_unit(pixels), turn), 0))
             expected += outputs[:, 2 * turn : 2 * turn + 2] / count
     torch.testing.assert_close(method.blocks(pixels)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_mirror_images_are_asked_about_too(tiny_stream: Stream) -> None:
+    plain = Clom(TINY, quick(), tiny_stream.image_shape).learn(tiny_stream[0]).learn(tiny_stream[1])
+    both = Clom(TINY, quick(mirror=True), tiny_stream.image_shape).learn(tiny_stream[0]).learn(tiny_stream[1])
+    pixels = tiny_stream.tests[1].pixels
+    expected = [(a + b) / 2 for a, b in zip(plain.blocks(pixels), plain.blocks(pixels.flip(3)), strict=True)]
+    for answer, mirrored, average in zip(both.blocks(pixels), both.blocks(pixels.flip(3)), expected, strict=True):
+        torch.testing.assert_close(answer, average, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(answer, mirrored, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_kept_of_photos_is_not_mirrored() -> None:
+    with pytest.raises(UserError, match="mirror"):
+        Clom(AdapterSettings(weights="random", width=0.05, hidden=16), quick(mirror=True), (3, 32, 32))
 
 
 def test_calibration_never_changes_an_answer_within_a_task() -> None:

@@ -73,6 +73,10 @@ def make_clom(net: NetSettings, shape: tuple[int, int, int]) -> Method:
     return opened(Clom(net, ClomSettings(), shape))
 
 
+def mirrored() -> Method:
+    return opened(Clom(DIGITS_NET, ClomSettings(mirror=True), (1, 8, 8)))
+
+
 def crossed() -> Method:
     settings = ClomSettings.model_validate({"memory_fit": {"cross": 0.1}})
     method = opened(Clom(DIGITS_NET, settings, (1, 8, 8)))
@@ -104,6 +108,7 @@ MAKERS: dict[str, Callable[[], Method]] = {
     "slda": lambda: opened(Slda(PRETRAINED, SldaSettings(), (3, 16, 16))),
     "clom": lambda: make_clom(DIGITS_NET, (1, 8, 8)),
     "clom with crossed scores": crossed,
+    "clom that also asks about the mirror image": mirrored,
     "clom with a residual network": lambda: make_clom(ResNet18Settings(width=4), (3, 16, 16)),
     "clom with adapters": adapters,
     "hat": lambda: opened(Hat(DIGITS_NET, HatSettings(), (1, 8, 8))),

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from clom.data.images import to_unit
 from clom.data.memory import Memory, per_class
 from clom.data.stream import Task
-from clom.data.views import rotations
+from clom.data.views import rotations, with_mirrored, without_mirrored
+from clom.errors import UserError
 from clom.learning.calibration import Affine, CalibrationSettings, fit_to_memory
 from clom.learning.heads import DiscriminantHead
 from clom.learning.learner import Learner
@@ -30,6 +31,9 @@ class MaskedSettings(Settings):
     """`memory` (Eq. 9-11) keeps `memory_per_class` validation samples; `scale` keeps none; `none` is CLOM(-c)."""
     memory_per_class: Count = 20
     memory_fit: CalibrationSettings = CalibrationSettings()
+    mirror: bool = False
+    """Ask about the mirror image as well and average, for images that may be mirrored in training. The paper does not;
+    an answer costs twice the work."""
 
 
 class MaskedMethod(Method):
@@ -47,6 +51,10 @@ class MaskedMethod(Method):
         learner: Learner,
     ) -> None:
         super().__init__(net, settings, image_shape, seed)
+        if settings.mirror and protection.net.begins_frozen:
+            raise UserError(
+                "mirror: true needs a network that is trained; a pretrained one keeps no mirrored features."
+            )
         self.protection = protection
         self.exact_memory = protection.exact
         self.learner = learner
@@ -115,8 +123,10 @@ class MaskedMethod(Method):
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
         head = {f"head.{name}": value for name, value in self.heads[task].state_dict().items()}
-        turns = {"rotations": torch.tensor(self.learner.rotations)}
-        return self.protection.sub_network(task) | head | turns
+        asked = {"rotations": torch.tensor(self.learner.rotations)}
+        if self.settings.mirror:
+            asked["mirror"] = torch.tensor(True)
+        return self.protection.sub_network(task) | head | asked
 
     def block(self, pixels: Tensor, task: int) -> Tensor:
         return self._blocks(pixels, [task])[0]
@@ -159,7 +169,8 @@ class MaskedMethod(Method):
         """All rotations as one batch, after the part of the network that is the same for all tasks, if there is one."""
         if pixels.ndim == 3:  # a keepsake
             return pixels.transpose(0, 1).flatten(0, 1)
-        turned = rotations(to_unit(pixels), self.learner.rotations).contiguous(memory_format=torch.channels_last)
+        images = with_mirrored(to_unit(pixels)) if self.settings.mirror else to_unit(pixels)
+        turned = rotations(images, self.learner.rotations).contiguous(memory_format=torch.channels_last)
         return self.protection.net.frozen(turned)
 
     @torch.no_grad()
@@ -177,7 +188,8 @@ class MaskedMethod(Method):
         count = self.learner.rotations
         by_rotation = self._network(task)(turned).view(count, -1, count, self.tasks[task].n_classes)
         own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
-        return own.mean(-1)
+        scores = own.mean(-1)
+        return without_mirrored(scores) if self.settings.mirror else scores
 
     def _network(self, task: int) -> Callable[[Tensor], Tensor]:
         """Images to head outputs, on the task's open units alone."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.data.images import to_unit
-from clom.data.views import rotate
+from clom.data.views import rotate, with_mirrored, without_mirrored
 from clom.errors import UserError
 from clom.learning.heads import DiscriminantHead, nearest_span
 from clom.learning.protection import HardAttention, Protection
@@ -116,12 +116,14 @@ class _MaskedScores(nn.Module):
 
     def __init__(self, method: MaskedMethod, tasks: Sequence[int]) -> None:
         super().__init__()
-        self.rotations = method.learner.rotations
+        self.rotations, self.mirror = method.learner.rotations, method.settings.mirror
         self.parts = nn.ModuleList(_TaskScores(method, task) for task in tasks)
         net = method.protection.net
         self.backbone = net.backbone if isinstance(net, AdapterNet) else None
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        if self.mirror:
+            images = with_mirrored(images)
         turned = torch.cat([rotate(images, turn) for turn in range(self.rotations)])
         if self.backbone is not None:
             turned = self.backbone(turned)  # adapters take its features as well as images
@@ -142,7 +144,7 @@ class _TaskScores(nn.Module):
         head, n_features = method.heads[task], method.protection.net.n_features
         bias = head(torch.zeros(1, n_features))
         weight = head(torch.eye(n_features)) - bias  # [features, rotations * classes] of any linear head
-        self.rotations = method.learner.rotations
+        self.rotations, self.mirror = method.learner.rotations, method.settings.mirror
         self.register_buffer("weight", weight[kept].unflatten(1, (self.rotations, -1)).transpose(0, 1).contiguous())
         self.register_buffer("bias", bias.view(self.rotations, -1).mean(0))
         spans = None
@@ -153,6 +155,8 @@ class _TaskScores(nn.Module):
     def forward(self, turned: Tensor) -> tuple[Tensor, Tensor]:
         features = self.net(turned, 0, {}).unflatten(0, (self.rotations, -1))
         scores = torch.matmul(features, self.weight).mean(0) + self.bias
+        if self.mirror:
+            scores = without_mirrored(scores)
         return scores, scores.amax(1) if self.spans is None else nearest_span(features, self.spans)
 
 
