@@ -52,9 +52,7 @@ class MaskedMethod(Method):
     ) -> None:
         super().__init__(net, settings, image_shape, seed)
         if settings.mirror and protection.net.begins_frozen:
-            raise UserError(
-                "mirror: true needs a network that is trained; a pretrained one keeps no mirrored features."
-            )
+            raise UserError("mirror: true is for networks that are trained here; leave it off with a pretrained one.")
         self.protection = protection
         self.exact_memory = protection.exact
         self.learner = learner

@@ -1,0 +1,91 @@
+"""A recipe judged by training images that are held out, so that settings can be chosen without a look at test images.
+
+Of the training images that an experiment draws of each class a fifth is asked, the rest is learned. Prints, after each
+task, what a run would print of its test images. The figures of results/cifar10.md come from here.
+
+python -m benchmarks.held_out cifar10-5t --data FOLDER [--method clom] [--tasks 3] [--alone 2] [--set NAME=VALUE ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from clom import machine
+from clom.data import catalog
+from clom.data.images import DataSet
+from clom.data.stream import Stream, split
+from clom.evaluation.metrics import Evaluation, evaluate
+from clom.evaluation.scorebook import Scorebook
+from clom.experiments.config import DataSettings, RunConfig, parse_overrides, resolve
+
+HELD = 5  # one image in so many
+DRAW = 5  # the seed of which ones, the same for every recipe
+
+
+def held_out(data: DataSettings, folder: Path | None, seed: int) -> Stream:
+    """The experiment's tasks, with training images that are kept back in the place of its test images."""
+    full = catalog.load(data.set, folder)
+    randomness = torch.Generator().manual_seed(DRAW)
+    learned, asked = [], []
+    for label in range(len(full.class_names)):
+        rows = (full.train.labels == label).nonzero().flatten()
+        rows = rows[torch.randperm(len(rows), generator=randomness)][: data.train_per_class]
+        asked.append(rows[: len(rows) // HELD])
+        learned.append(rows[len(rows) // HELD :])
+    kept = DataSet(full.name, full.class_names, full.train[torch.cat(learned)], full.train[torch.cat(asked)])
+    return split(
+        kept,
+        sizes=data.sizes,
+        classes_per_task=data.classes_per_task,
+        groups=data.groups,
+        order_seed=data.order_seed,
+        validation=data.validation,
+        seed=seed,
+    )
+
+
+def learn(config: RunConfig, stream: Stream) -> list[Evaluation]:
+    """What held-out images show after each task."""
+    method, book, started = config.make_method(stream.image_shape), Scorebook(stream.tests), time.process_time()
+    after = []
+    for number, task in enumerate(stream, start=1):
+        method.learn(task)
+        book.update(method)
+        found = evaluate(book, method.calibrations())
+        after.append(found)
+        by_task = " ".join(f"{100 * share:.1f}" for share in found.til_by_task)
+        print(
+            f"after {number}: TIL {100 * found.til:.1f} ({by_task})   CIL {100 * found.preferred.cil:.1f}   "
+            f"AUC {100 * found.preferred.auc_maxlogit:.1f}   {(time.process_time() - started) / 60:.1f} core minutes",
+            flush=True,
+        )
+    return after
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="A recipe judged by training images that are held out.")
+    parser.add_argument("experiment")
+    parser.add_argument("--method", default="clom")
+    parser.add_argument("--budget", default="cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--tasks", type=int, help="only the first so many")
+    parser.add_argument("--alone", type=int, help="only this task, counted from 1, in a fresh network")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="overrides")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args(arguments)
+    machine.tune_process(options.threads)
+    config = resolve(
+        options.experiment, options.method, options.budget, options.seed, parse_overrides(options.overrides)
+    )
+    stream = held_out(config.data, options.data, options.seed)
+    learn(config, stream[options.alone - 1 : options.alone] if options.alone else stream[: options.tasks])
+
+
+if __name__ == "__main__":
+    main()
