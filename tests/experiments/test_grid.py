@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,7 @@ from clom.cli import main
 from clom.errors import UserError
 from clom.experiments.grid import Block, Cell, cells, read_grid
 from clom.experiments.ledger import Row, add, read
+from processes import environment
 
 TINY = {"data.sizes": [2, 2], "data.classes_per_task": None, "plan.epochs": 1}
 
@@ -21,6 +27,19 @@ def grid_file(folder: Path, **changes: object) -> Path:
     path = folder / "grid.yaml"
     path.write_text(yaml.safe_dump(block | changes), encoding="utf-8")
     return path
+
+
+def names_of_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that grows by a name with every run that is begun from now on."""
+    begun: list[str] = []
+    really_run = Cell.run
+
+    def counted(cell: Cell, data: Path | None = None, threads: int | None = None) -> bool:
+        begun.append(cell.name)
+        return really_run(cell, data, threads)
+
+    monkeypatch.setattr(Cell, "run", counted)
+    return begun
 
 
 def test_a_block_is_every_combination() -> None:
@@ -43,14 +62,7 @@ def test_a_block_is_every_combination() -> None:
 def test_finished_runs_are_not_repeated_and_failures_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[str] = []
-    really_run = Cell.run
-
-    def counted(cell: Cell, data: Path | None = None, threads: int | None = None) -> bool:
-        done.append(cell.name)
-        return really_run(cell, data, threads)
-
-    monkeypatch.setattr(Cell, "run", counted)
+    done = names_of_runs(monkeypatch)
     diverges = {**TINY, "optimiser.kind": "sgd", "optimiser.lr": 1e30}
     path = grid_file(tmp_path, variants={"tiny": TINY, "wild": diverges})
     words = ["grid", str(path), "--out", str(tmp_path / "runs"), "--ledger", str(tmp_path / "ledger.jsonl")]
@@ -70,6 +82,29 @@ def test_finished_runs_are_not_repeated_and_failures_are_told(
         main(words)
     assert done == ["digits-5t-finetune-smoke-s0-wild"]
     assert "2 runs, 1 of them finished" in capsys.readouterr().out
+
+
+def test_a_killed_grid_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, runs = grid_file(tmp_path, seeds=[0, 1]), tmp_path / "runs"
+    words = ["grid", str(path), "--out", str(runs), "--ledger", str(tmp_path / "ledger.jsonl")]
+    first, second = (runs / f"digits-5t-finetune-smoke-s{seed}-tiny" / "summary.json" for seed in (0, 1))
+    grid = subprocess.Popen([sys.executable, "-m", "clom", *words], env=environment(), start_new_session=True)
+    while not first.exists():
+        assert grid.poll() is None, "it ended before its first run did"
+        time.sleep(0.05)
+    os.killpg(grid.pid, signal.SIGKILL)  # the list, and the run that it had begun
+    grid.wait()
+    assert not second.exists()
+    before = first.read_bytes(), first.stat().st_mtime_ns
+
+    done = names_of_runs(monkeypatch)
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert not stopped.value.code
+    assert done == [second.parent.name]
+    assert second.exists()
+    assert (first.read_bytes(), first.stat().st_mtime_ns) == before
+    assert sorted(row.seed for row in read(tmp_path / "ledger.jsonl")) == [0, 1]
 
 
 def test_a_cluster_gets_one_job_for_each_run(tmp_path: Path) -> None:
