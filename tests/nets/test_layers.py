@@ -199,3 +199,31 @@ def test_norm_without_scale_and_shift() -> None:
     conv.add_task()
     assert len(conv.norms_of(0)) == 1
     assert list(conv.norms_of(0)[0].parameters()) == []
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_trained_on_four_pixels_a_convolution_is_a_dense_product(bias: bool) -> None:
+    torch.manual_seed(3)
+    layer = GatedConv2d(3, 5, 3, padding=1, gate_in=None, gate_out="a", bias=bias).double()
+    values = torch.randn(4, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    wanted = F.conv2d(values, layer.weight, layer.bias, padding=1)
+    direction = torch.randn_like(wanted)
+    leaves = [values, *layer.parameters()]
+    wanted_gradients = torch.autograd.grad(wanted, leaves, direction)
+
+    outputs = layer(values, 0, {})
+
+    assert "Convolution" not in outputs.grad_fn.name(), "the fast way is taken"
+    torch.testing.assert_close(outputs, wanted)
+    assert outputs.is_contiguous(memory_format=torch.channels_last)
+    for gradient, expected in zip(torch.autograd.grad(outputs, leaves, direction), wanted_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_other_convolutions_of_four_pixels_stay_what_they_are() -> None:
+    torch.manual_seed(3)
+    values = torch.randn(4, 3, 2, 2)
+    for kernel, stride, padding in [(3, 2, 1), (1, 1, 0), (2, 1, 0)]:
+        layer = GatedConv2d(3, 5, kernel, stride=stride, padding=padding, gate_in=None, gate_out="a", bias=False)
+        wanted = F.conv2d(values, layer.weight, stride=stride, padding=padding)
+        torch.testing.assert_close(layer(values, 0, {}), wanted)
