@@ -397,6 +397,18 @@ def test_drawn_rotations_turn_both_views_of_an_image_alike() -> None:
         assert torch.equal(view, rotate(image[None], int(target) // 3)[0] / 255)
 
 
+def test_single_views_show_each_image_once_in_a_rotation_of_its_own() -> None:
+    pixels, labels = byte_images(n=40), torch.arange(40) % 3
+    views, targets = contrastive_views(pixels, labels, 3, NOTHING, seeded(), order="single")
+    assert torch.equal(targets % 3, labels)
+    assert set((targets // 3).tolist()) == {0, 1, 2, 3}
+    for view, target, image in zip(views, targets, pixels, strict=True):
+        assert torch.equal(view, rotate(image[None], int(target) // 3)[0] / 255)
+    plain, unturned = contrastive_views(pixels, labels, 3, NOTHING, seeded(), rotations=1, order="single")
+    assert torch.equal(plain, pixels / 255)
+    assert torch.equal(unturned, labels)
+
+
 @pytest.mark.parametrize("order", ["paper", "authors", "drawn"])
 def test_one_rotation_gives_two_plain_views(order: Order) -> None:
     labels = torch.tensor([2, 0, 1, 1, 0, 2])
@@ -405,7 +417,7 @@ def test_one_rotation_gives_two_plain_views(order: Order) -> None:
     assert targets.tolist() == labels.tolist() * 2
 
 
-@pytest.mark.parametrize("order", ["paper", "authors", "drawn"])
+@pytest.mark.parametrize("order", ["paper", "authors", "drawn", "single"])
 def test_contrastive_views_repeat_with_the_seed(order: Order) -> None:
     pixels, labels = byte_images(), torch.zeros(6, dtype=torch.int64)
     first = contrastive_views(pixels, labels, 1, ALL, seeded(5), order=order)[0]
@@ -442,5 +454,5 @@ def test_wrong_batches_are_refused() -> None:
         classifier_views(byte_images() / 255, labels, 1, ALL, seeded())
     with pytest.raises(ValueError, match="one for each image"):
         contrastive_views(byte_images(), labels[:5], 1, ALL, seeded())
-    with pytest.raises(ValueError, match="'paper', 'authors' or 'drawn'"):
+    with pytest.raises(ValueError, match="'paper', 'authors', 'drawn' or 'single'"):
         contrastive_views(byte_images(), labels, 1, ALL, seeded(), order="other")  # type: ignore[arg-type]

@@ -74,6 +74,15 @@ def test_by_hand() -> None:
     assert value.item() == pytest.approx(math.log(1 + math.exp(-1)), rel=1e-6)
 
 
+def test_without_any_positives_the_loss_is_zero_and_moves_nothing() -> None:
+    z = F.normalize(torch.randn(3, 4, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    loss = supervised_contrastive(z, torch.arange(3), 0.07)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == 0
+    assert z.grad is not None
+    assert not z.grad.any()
+
+
 def test_a_sample_alone_in_its_class_is_a_negative_of_the_others_but_no_anchor() -> None:
     z, y = unit_vectors(5, 0), torch.tensor([0, 0, 1, 1, 2])
     alone = z.clone().requires_grad_()

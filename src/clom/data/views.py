@@ -18,7 +18,7 @@ from torch import Tensor
 from clom.data.images import to_unit
 from clom.settings import Settings
 
-Order = Literal["paper", "authors", "drawn"]
+Order = Literal["paper", "authors", "drawn", "single"]
 
 # Strengths of the paper's colour augmentation: the three factors lie in 1 ± 0.4, the hue turns by up to 0.1 of the
 # circle, all that happens to 80% of the images, and 20% of all images lose their colour.
@@ -127,6 +127,8 @@ def contrastive_views(
     `order="authors"`: flip 2N, rotate, then give each of the 8N its own colour and crop, as the authors' code does.
     `order="drawn"`: both views of an image in one rotation, drawn for it, so 2N views: the same classes in expectation,
     and four times the images in the same time.
+    `order="single"`: one view of each in a rotation drawn for it, N views: an image's positives are the others of its
+    rotation class, and a batch shows twice the images in the same time.
     `rotations=1` gives 2N plain views with plain labels (CLOM without OOD).
     """
     _check_batch(pixels, labels)
@@ -137,12 +139,13 @@ def contrastive_views(
         # Flipping and rotating bytes moves a quarter of the memory that floats would, and is just as exact.
         turned = _rotate_groups(_flip(twice, generator) if how.flip else twice, groups=2, count=rotations)
         views = augment(to_unit(turned), how.model_copy(update={"flip": False}), generator)
-    elif order == "drawn":
+    elif order in ("drawn", "single"):
+        shown, copies = (twice, 2) if order == "drawn" else (pixels, 1)
         turns = torch.randint(rotations, labels.shape, generator=generator).to(labels.device)
-        views = _rotate_each(augment(to_unit(twice), how, generator), turns.repeat(2))
-        return views, (labels + turns * n_classes).repeat(2)
+        views = _rotate_each(augment(to_unit(shown), how, generator), turns.repeat(copies))
+        return views, (labels + turns * n_classes).repeat(copies)
     else:
-        raise ValueError(f"order must be 'paper', 'authors' or 'drawn', got {order!r}")
+        raise ValueError(f"order must be 'paper', 'authors', 'drawn' or 'single', got {order!r}")
     return views, rotation_labels(labels, n_classes, rotations).repeat(2)
 
 

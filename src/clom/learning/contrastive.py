@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.data.stream import Task
-from clom.data.views import Augmentation, classifier_views, contrastive_views
+from clom.data.views import Augmentation, Order, classifier_views, contrastive_views
 from clom.learning.heads import HeadSettings, make_head, solve_head, weigh_rotations, widened
 from clom.learning.learner import (
     Learner,
@@ -46,7 +46,7 @@ class ContrastiveSettings(TrainingSettings):
     temperature: PositiveNumber = 0.07
     projection: Positive = 128
     augmentation: Augmentation = Augmentation()
-    order: Literal["paper", "authors", "drawn"] = "paper"
+    order: Order = "paper"
     authors_loss: bool = False
     """Count the anchor among its positives, as the authors' code does."""
     cross_entropy: NonNegative = 0.0
@@ -108,7 +108,7 @@ class RotationContrastive(Learner):
         settle_norms(protection, number, views)
 
     def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Two views of some training images in all rotations, `[view][rotation][image]`, and their rotation classes."""
+        """Views of some training images, by default two in all rotations (`contrastive_views`), and their classes."""
         how = self.settings
         images, classes = contrastive_views(
             task.train.pixels[index],

@@ -9,7 +9,8 @@ from torch import Tensor
 def supervised_contrastive(z: Tensor, labels: Tensor, temperature: float, *, authors_form: bool = False) -> Tensor:
     """Eq. 3: mean over anchors of the mean over positives of -log softmax of z.z'/tau over all others.
 
-    `z` holds unit vectors `[n, d]`. An anchor whose class occurs once has no positives and does not count.
+    `z` holds unit vectors `[n, d]`. An anchor whose class occurs once has no positives and does not count;
+    if all are like that, the loss is 0.
     `authors_form` counts the anchor as a positive of its own, as the authors' code does: with that code's floor of 1e-8
     inside the logarithm the value is `(|P| L + 18.42) / (|P| + 1)`; the paper excludes the anchor.
     """
@@ -17,7 +18,7 @@ def supervised_contrastive(z: Tensor, labels: Tensor, temperature: float, *, aut
     losses, count = losses[count > 0], count[count > 0]
     if authors_form:
         losses = (count * losses - torch.log(torch.tensor(1e-8))) / (count + 1)
-    return losses.mean()
+    return losses.sum() / max(len(losses), 1)
 
 
 def asymmetric_contrastive(
