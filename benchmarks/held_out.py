@@ -18,7 +18,7 @@ import torch
 from clom import machine
 from clom.data import catalog
 from clom.data.images import DataSet
-from clom.data.stream import Stream, split
+from clom.data.stream import Stream
 from clom.evaluation.metrics import Evaluation, evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import DataSettings, RunConfig, parse_overrides, resolve
@@ -38,15 +38,7 @@ def held_out(data: DataSettings, folder: Path | None, seed: int) -> Stream:
         asked.append(rows[: len(rows) // HELD])
         learned.append(rows[len(rows) // HELD :])
     kept = DataSet(full.name, full.class_names, full.train[torch.cat(learned)], full.train[torch.cat(asked)])
-    return split(
-        kept,
-        sizes=data.sizes,
-        classes_per_task=data.classes_per_task,
-        groups=data.groups,
-        order_seed=data.order_seed,
-        validation=data.validation,
-        seed=seed,
-    )
+    return data.model_copy(update={"train_per_class": None, "test_per_class": None}).tasks_of(kept, seed)
 
 
 def learn(config: RunConfig, stream: Stream) -> list[Evaluation]:

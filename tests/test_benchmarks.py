@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
+from benchmarks import four_pixels
 from benchmarks.crash import Crasher, crash
 from benchmarks.inference import predict
 from benchmarks.measure import figure, interleaved, ratios
@@ -141,3 +143,8 @@ def test_killed_runs_end_as_unbroken_ones(method: str, tmp_path: Path) -> None:
     equal, within = crash(Crasher.of(method), kills=4, seed=1, place=tmp_path)
     assert equal == 4
     assert within >= 1
+
+
+def test_dense_products_and_plain_convolutions_take_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    four_pixels.main(["--rounds", "2"])
+    assert re.fullmatch(r"a step with dense products takes \d\.\d\d \[.*\] of a plain one\n", capsys.readouterr().out)

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from clom import machine
 from clom.data import catalog
+from clom.data.images import DataSet
 from clom.data.stream import Stream, split
 from clom.errors import UserError, shorten, unknown
 from clom.experiments.names import BUDGETS, Budget, read_experiment, read_recipe
@@ -42,8 +43,12 @@ class DataSettings(Settings):
     test_per_class: int | None = None
 
     def stream(self, folder: Path | None, seed: int) -> Stream:
+        return self.tasks_of(catalog.load(self.set, folder), seed)
+
+    def tasks_of(self, images: DataSet, seed: int) -> Stream:
+        """Images as tasks, wherever they come from."""
         return split(
-            catalog.load(self.set, folder),
+            images,
             sizes=self.sizes,
             classes_per_task=self.classes_per_task,
             groups=self.groups,
