@@ -8,7 +8,7 @@ from torch import Tensor
 from benchmarks.measure import Figure, figure, interleaved
 from clom.evaluation.metrics import auc_grid, max_logit
 from clom.learning.calibration import CalibrationSettings, fit_to_memory
-from clom.methods.base import Blocks
+from clom.methods.families.base import Blocks
 
 LIMIT = 2.0
 

@@ -14,8 +14,8 @@ from benchmarks.measure import Figure, figure, ratios, scaled
 from benchmarks.models import random_task, subject
 from clom.data.stream import Task
 from clom.experiments.config import resolve
-from clom.methods.base import Method
-from clom.model.checkpoints import SECONDS, CheckpointFolder
+from clom.methods.families.base import Method
+from clom.storage.checkpoints import SECONDS, CheckpointFolder
 
 LIMIT = 0.02
 

@@ -26,7 +26,7 @@ from clom import machine
 from clom.data.stream import Stream
 from clom.experiments.config import RunConfig, resolve
 from clom.experiments.run import execute, read_results
-from clom.model.store import checksum, read_tensors
+from clom.storage.tensors import checksum, read_tensors
 
 N_TASKS = 3
 SETTINGS = {

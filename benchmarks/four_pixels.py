@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from benchmarks.measure import figure, interleaved, ratios
 from clom import machine
-from clom.methods.base import channels_last
+from clom.methods.families.base import channels_last
 from clom.nets import ResNet18Settings, layers, make_net
 
 

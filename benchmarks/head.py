@@ -18,8 +18,8 @@ from clom import machine
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
-from clom.learning.contrastive import ContrastiveSettings, SgdHeadSettings
 from clom.learning.heads import HeadSettings
+from clom.learning.learners.contrastive import ContrastiveSettings, SgdHeadSettings
 from clom.learning.loop import Plan, Progress
 from clom.methods.clom import Clom, ClomSettings
 

@@ -34,15 +34,16 @@ from clom import machine
 from clom.data.decoding import decode
 from clom.data.example_photos import write_example_photos
 from clom.data.folders import read_folder
-from clom.methods.base import Method
+from clom.files import write_atomically
 from clom.methods.clom import Clom, ClomSettings
-from clom.model.create import new_method
-from clom.model.predict import Answer
-from clom.model.store import save_model, write_safely
-from clom.model.teaching import learn_pictures
+from clom.methods.families.base import Method
 from clom.nets import ResNet18Settings
+from clom.photos.predict import Answer
+from clom.photos.presets import new_method
+from clom.photos.teach import learn_pictures
+from clom.serve.answers.active_model import load_served
 from clom.serve.client import Client
-from clom.serve.served import load_served
+from clom.storage.model_file import save_model
 
 ROUNDS = 3
 SAME = 1e-3  # batches of another size round otherwise
@@ -305,8 +306,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about = machine.describe()
     load = before, os.getloadavg()[0]
     content = {"machine": about, "load_average": load, "seconds": options.seconds, "models": found}
-    write_safely(options.out / "serving.json", json.dumps(content, indent=2).encode())
-    write_safely(options.out / "serving.md", page(found, about, load, options.seconds).encode())
+    write_atomically(options.out / "serving.json", json.dumps(content, indent=2).encode())
+    write_atomically(options.out / "serving.md", page(found, about, load, options.seconds).encode())
 
 
 if __name__ == "__main__":

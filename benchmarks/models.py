@@ -10,11 +10,11 @@ from torch import Tensor
 
 from clom.data.images import Images
 from clom.data.stream import Task
-from clom.learning.contrastive import ContrastiveSettings
 from clom.learning.heads import HeadSettings
+from clom.learning.learners.contrastive import ContrastiveSettings
 from clom.learning.loop import Plan
-from clom.methods.base import LearnedTask, seeded
 from clom.methods.clom import Clom, ClomSettings
+from clom.methods.families.base import LearnedTask, seeded
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 
 

@@ -24,10 +24,10 @@ from clom.data.images import Images
 from clom.data.stream import Task
 from clom.learning.heads import HeadSettings, solve_head
 from clom.learning.loop import generator
-from clom.methods.base import Blocks, Method
-from clom.methods.frozen import FrozenMethod
-from clom.methods.masked import MaskedMethod
-from clom.model.create import new_method
+from clom.methods.families.base import Blocks, Method
+from clom.methods.families.frozen import FrozenMethod
+from clom.methods.families.masked import MaskedMethod
+from clom.photos.presets import new_method
 
 FOLDERS = (("flowers5",), ("ants_bees/train", "ants_bees/val"))
 HELD = 0.2  # of the photos to learn from, as `clom learn` does
@@ -70,7 +70,7 @@ class Outcome:
 def read(folder: Path, places: Sequence[str], method: MaskedMethod) -> Photos:
     parts: list[Pictures] = [read_folder(folder / place, method.image_shape[-1]) for place in places]
     images = Images.join([part.images for part in parts])
-    return Photos(parts[0].class_names, images, method.keepsake(images.pixels))
+    return Photos(parts[0].class_names, images, method.stored_form(images.pixels))
 
 
 def learned(name: str, photos: Sequence[Photos], seed: int, per_class: int) -> tuple[Method, tuple[float, ...]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.measure import Figure
 from clom import machine
-from clom.model.store import write_safely
+from clom.files import write_atomically
 
 
 def write(folder: Path, figures: Sequence[Figure], minutes: float, quick: bool) -> tuple[Path, Path]:
@@ -25,8 +25,8 @@ def write(folder: Path, figures: Sequence[Figure], minutes: float, quick: bool) 
     }
     content = {**about, "figures": [figure.to_json() for figure in figures]}
     paths = folder / "benchmarks.json", folder / "benchmarks.md"
-    write_safely(paths[0], (json.dumps(content, indent=1) + "\n").encode())
-    write_safely(paths[1], markdown(about, figures).encode())
+    write_atomically(paths[0], (json.dumps(content, indent=1) + "\n").encode())
+    write_atomically(paths[1], markdown(about, figures).encode())
     return paths
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from benchmarks.measure import Figure, figure, ratios, scaled, seconds
 from benchmarks.models import Subject, random_task, short_settings, subject, untrained
 from clom.data.views import contrastive_views
-from clom.learning.contrastive import ContrastiveSettings, Projection
+from clom.learning.learners.contrastive import ContrastiveSettings, Projection
 from clom.learning.loop import Progress
 from clom.learning.losses import supervised_contrastive
 from clom.learning.optim import make_optimiser

@@ -15,8 +15,8 @@ from benchmarks.measure import Figure, figure, interleaved, scaled
 from benchmarks.models import Subject, random_task, short_settings, subject, untrained
 from clom.data.formats import read_idx_images
 from clom.methods.clom import Clom
-from clom.methods.masked import MaskedMethod
-from clom.model.store import load_model, save_model
+from clom.methods.families.masked import MaskedMethod
+from clom.storage.model_file import load_model, save_model
 
 LIMIT = 1.10
 

@@ -17,7 +17,7 @@ from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import NASTY, spoil
 from benchmarks.bad.payload import hostile, hostile_pickles
 from benchmarks.bad.places import in_folder, zip_of
-from clom.model.authors import read_authors
+from clom.storage.authors import read_authors
 
 _FILE = "last.model"
 

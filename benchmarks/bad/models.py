@@ -24,11 +24,12 @@ from benchmarks.bad.places import in_folder
 from clom.data.formats import read_digits
 from clom.data.stream import Stream, split
 from clom.experiments.config import RunConfig, resolve
-from clom.methods.base import LearnedTask
 from clom.methods.clom import Clom
-from clom.methods.masked import MaskedMethod
+from clom.methods.families.base import LearnedTask
+from clom.methods.families.masked import MaskedMethod
 from clom.methods.registry import METHODS
-from clom.model.store import load_model, read_tensors, save_model
+from clom.storage.model_file import load_model, save_model
+from clom.storage.tensors import read_tensors
 
 _FILE = "bad.safetensors"
 SMALL = {"net.channels": [2, 2, 3], "net.hidden": 6}

@@ -27,15 +27,16 @@ from clom import machine
 from clom.data.stream import Stream
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
+from clom.experiments.analysis.finished_run import read_run
 from clom.experiments.config import RunConfig, resolve
-from clom.experiments.finished import read_run
 from clom.experiments.ledger import Row, read
-from clom.experiments.rendering import RENDERERS
-from clom.experiments.report import write_report
-from clom.experiments.results_page import render_digest, render_page
 from clom.experiments.run import TaskResult, execute
-from clom.experiments.tables import TABLES, check_rows, make_table
-from clom.model.store import read_tensors, save_model
+from clom.reporting.paper.rendering import RENDERERS
+from clom.reporting.paper.tables import TABLES, check_rows, make_table
+from clom.reporting.report.page import write_report
+from clom.reporting.results_page import render_digest, render_page
+from clom.storage.model_file import save_model
+from clom.storage.tensors import read_tensors
 
 _NESTED = "[" * 100_000 + "]" * 100_000
 

@@ -13,9 +13,9 @@ import yaml
 from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import NASTY, spoil, spoil_value
 from benchmarks.bad.places import in_folder
+from clom.experiments.catalogue import image_shape_of
 from clom.experiments.config import flatten, parse_overrides, read_settings_file, resolve
 from clom.experiments.grid import cells, read_grid
-from clom.experiments.names import image_shape_of
 
 EXPERIMENT = "digits-5t"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         save_model,
         split,
     )
-    from clom.model.estimator import ClomClassifier
+    from clom.estimator.classifier import ClomClassifier
 
 __all__ = [
     "ClomClassifier",
@@ -48,6 +48,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Loaded when first used: torch takes a second, and `clom --help` should not.
     if name in __all__:
-        place = "clom.model.estimator" if name == "ClomClassifier" else "clom.api"
+        place = "clom.estimator.classifier" if name == "ClomClassifier" else "clom.api"
         return getattr(import_module(place), name)
     raise AttributeError(f"module 'clom' has no attribute '{name}'")

@@ -11,10 +11,10 @@ from clom.data.stream import Stream, Task, split
 from clom.evaluation.metrics import Evaluation
 from clom.evaluation.metrics import evaluate as evaluate_scores
 from clom.evaluation.scorebook import Scorebook
+from clom.experiments.catalogue import image_shape_of
 from clom.experiments.config import resolve
-from clom.experiments.names import image_shape_of
-from clom.methods.base import Method
-from clom.model import store
+from clom.methods.families.base import Method
+from clom.storage import model_file as store
 
 __all__ = [
     "Images",

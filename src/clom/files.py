@@ -1,14 +1,17 @@
-"""Reading what people give: regular files only, and never more of one than is sensible for its kind."""
+"""Reading what people give (regular files only, and never more of one than is sensible for its kind), and writing files
+in one piece or not at all."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clom.errors import DataError
+from clom.errors import DataError, UserError
 
 MOST_DATA = 400_000_000
 """Bytes of one data file, unpacked: eight times MNIST's or twice CIFAR's largest."""
@@ -52,3 +55,32 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the target, flush to the disk, then rename: a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as problem:
+        problem.filename = problem.filename or str(path)  # a full disk does not say which file it had no room for
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(folder: Path, then: str) -> Iterator[None]:
+    """A disk that is full or may not be written to is the user's to mend: say where, and what to do `then`."""
+    try:
+        yield
+    except OSError as problem:
+        raise UserError(
+            f"Cannot write {problem.filename or folder}: {problem.strerror or problem}. What was there before is "
+            f"intact. {then}"
+        ) from problem

@@ -21,12 +21,12 @@ from clom.cli import COMMANDS, main
 from clom.cli.display import Display, duration
 from clom.data import catalog
 from clom.evaluation.metrics import ClassIncremental, Evaluation
-from clom.experiments import figures
-from clom.experiments.names import BUDGETS, experiment_names
+from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.run import RunResult, TaskResult
 from clom.learning.loop import Progress
 from clom.methods.registry import METHODS
-from clom.model.store import load_model
+from clom.reporting.figures import run_overview as figures
+from clom.storage.model_file import load_model
 
 TINY = [
     "--budget=smoke",

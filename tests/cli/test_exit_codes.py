@@ -112,6 +112,6 @@ def test_too_little_memory_ends_with_2(capsys: pytest.CaptureFixture[str], monke
     def exhausted(name: str) -> None:
         torch.empty(2**60)
 
-    monkeypatch.setattr("clom.experiments.names.read_experiment", exhausted)
+    monkeypatch.setattr("clom.experiments.catalogue.read_experiment", exhausted)
     assert code(["list", "experiments"]) == 2
     assert "memory" in capsys.readouterr().err

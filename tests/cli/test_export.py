@@ -9,7 +9,7 @@ import pytest
 
 import clom
 from clom.cli import main
-from clom.methods.base import LearnedTask
+from clom.methods.families.base import LearnedTask
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from PIL import Image
 from clom import machine
 from clom.cli import main
 from clom.locks import Lock
-from clom.methods.base import Method
-from clom.model import create
-from clom.model.store import load_model
-from clom.nets.pretrained import find_weights
+from clom.methods.families.base import Method
+from clom.nets.pretrained.efficientnet_lite import find_weights
+from clom.photos import presets as create
+from clom.storage.model_file import load_model
 from data.test_folders import bomb, noise
-from model.photos import CONV, clom, ncm, write_pictures
+from photos.pictures import CONV, clom, ncm, write_pictures
 
 REAL = create.new_method
 PAGE = Path(__file__).parents[2] / "docs" / "photos.md"

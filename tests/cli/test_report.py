@@ -11,9 +11,9 @@ from clom import machine
 from clom.cli import main
 from clom.data import catalog
 from clom.experiments import config as config_module
-from clom.experiments import figures
 from clom.experiments.config import RunConfig, resolve
 from clom.experiments.run import RunResult
+from clom.reporting.figures import run_overview as figures
 
 
 def exit_code(*arguments: str) -> int:

@@ -15,9 +15,9 @@ from clom.cli.scores import closing_lines, external_table, tasks_table
 from clom.data import catalog
 from clom.evaluation.metrics import Rejection
 from clom.evaluation.rules import Outcome
-from clom.experiments import figures
+from clom.experiments.analysis.ood_scores import ScoreResult, ScoresReport
 from clom.experiments.run import RunResult
-from clom.experiments.scores import ScoreResult, ScoresReport
+from clom.reporting.figures import run_overview as figures
 
 
 def result(auc: float, external: list[str]) -> ScoreResult:

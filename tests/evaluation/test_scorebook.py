@@ -14,8 +14,8 @@ from clom.data.stream import Task
 from clom.errors import UserError
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.loop import Report
-from clom.methods.base import Blocks, LearnedTask, Method
 from clom.methods.clom import Clom, ClomSettings
+from clom.methods.families.base import Blocks, LearnedTask, Method
 from clom.nets import AlexNetSettings
 from clom.settings import Settings
 

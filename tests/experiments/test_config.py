@@ -13,14 +13,14 @@ import yaml
 
 from clom.data import catalog
 from clom.errors import UserError
+from clom.experiments.catalogue import BUDGETS, experiment_names, image_shape_of, read_experiment
 from clom.experiments.config import RunConfig, flatten, parse_overrides, read_settings_file, resolve
-from clom.experiments.names import BUDGETS, experiment_names, image_shape_of, read_experiment
 from clom.learning.schedule import Schedule
 from clom.methods.registry import METHODS
 from clom.nets import AlexNetSettings, ResNet18Settings
 from clom.settings import merged, set_dotted
 
-PAPER: dict[str, Any] = json.loads((resources.files("clom.experiments") / "paper.json").read_text(encoding="utf-8"))
+PAPER: dict[str, Any] = json.loads((resources.files("clom.reporting.paper") / "paper.json").read_text(encoding="utf-8"))
 CLOMS = ("clom", "clom-no-calibration", "clom-no-ood")
 
 

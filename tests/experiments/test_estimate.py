@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from clom.experiments import estimate
+from clom.experiments.catalogue import experiment_names
 from clom.experiments.config import resolve
 from clom.experiments.estimate import Rates, estimate_seconds, measure
-from clom.experiments.names import experiment_names
 from clom.learning.loop import Progress
 
 FOR_EVER = float("inf")  # a rate at which a phase takes no time

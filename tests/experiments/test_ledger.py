@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from clom.errors import UserError
 from clom.experiments.ledger import Row, add, read
-from clom.experiments.rendering import RENDERERS
-from clom.experiments.tables import TABLES, make_table
+from clom.reporting.paper.rendering import RENDERERS
+from clom.reporting.paper.tables import TABLES, make_table
 
 GOOD: dict[str, Any] = asdict(
     Row(

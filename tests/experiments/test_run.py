@@ -16,7 +16,7 @@ from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation
 from clom.experiments.config import RunConfig, resolve
 from clom.experiments.run import RunResult, TaskResult, execute, is_finished
-from clom.model.store import load_model, save_model
+from clom.storage.model_file import load_model, save_model
 
 FILES = {
     "config.yaml",

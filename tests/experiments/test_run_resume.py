@@ -21,8 +21,9 @@ from clom.experiments.provenance import data_digest
 from clom.experiments.run import RunResult, TaskResult, execute, read_results
 from clom.learning.loop import Progress
 from clom.locks import Lock
-from clom.model.store import checksum, load_model, read_tensors
 from clom.stopping import Stopped, StopRequest
+from clom.storage.model_file import load_model
+from clom.storage.tensors import checksum, read_tensors
 
 TINY: dict[str, Any] = {
     "data.sizes": [2, 2],

@@ -15,13 +15,13 @@ from clom.data.formats import read_digits
 from clom.data.stream import Stream, split
 from clom.errors import UserError
 from clom.evaluation.scorebook import Scorebook
-from clom.experiments.together import share
+from clom.experiments.distributed_run import share
 from clom.launch import read_launch
 from clom.learning.distributed import require_same, session
 from clom.learning.loop import Progress
 from clom.learning.losses import supervised_contrastive
 from clom.methods.registry import method_class
-from clom.nets import AlexNetSettings, NetSettings, PooledConvSettings, ResNet18Settings, make_net, ranks
+from clom.nets import AlexNetSettings, NetSettings, PooledConvSettings, ResNet18Settings, data_parallel, make_net
 
 ALEXNET = AlexNetSettings(channels=(6, 6, 8), hidden=12, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 DROPOUT = ALEXNET.model_copy(update={"dropout": (0.2, 0.5)})
@@ -89,13 +89,13 @@ def differentiate(case: str) -> dict[str, Tensor]:
     net.double().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     gates = {group: torch.rand(size).double().requires_grad_() for group, size in net.gate_sizes().items()}
     images = torch.rand(21, 3, 8, 8).double().contiguous(memory_format=torch.channels_last)
-    features = ranks.divided(lambda part: cast(Tensor, net(part, 0, gates)), images)
+    features = data_parallel.split_over_ranks(lambda part: cast(Tensor, net(part, 0, gates)), images)
     z = torch.nn.functional.normalize(features)
     loss = supervised_contrastive(z, torch.arange(21) % 3, 0.5).double() + sum(gate.sum() for gate in gates.values())
     loss.backward()  # type: ignore[no-untyped-call]
     found = {**dict(net.named_parameters()), **gates}
     gradients = {name: value.grad for name, value in found.items() if value.grad is not None}
-    ranks.average(list(gradients.values()))
+    data_parallel.average_over_ranks(list(gradients.values()))
     statistics = {name: value.double() for name, value in net.named_buffers()}
     return {**gradients, **statistics, "randomness after": torch.rand(3)}
 
@@ -114,11 +114,11 @@ def talk(rank: int) -> dict[str, Any]:
 
 def lose(rank: int) -> str:
     """The last rank goes without a word; the others notice when they next need it."""
-    if rank == ranks.count() - 1:
+    if rank == data_parallel.world_size() - 1:
         os._exit(0)
     try:
-        ranks.add_up(torch.zeros(1))
-    except ranks.RankLost as problem:
+        data_parallel.all_reduce_sum(torch.zeros(1))
+    except data_parallel.RankLost as problem:
         return str(problem)
     return "nobody was missed"
 

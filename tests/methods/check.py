@@ -17,8 +17,8 @@ from clom.errors import UserError
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.loop import Progress
-from clom.methods.base import Blocks, Method
-from clom.model.store import load_model, save_model
+from clom.methods.families.base import Blocks, Method
+from clom.storage.model_file import load_model, save_model
 
 
 def check_method(make: Callable[[int], Method], stream: Stream) -> None:

@@ -17,9 +17,9 @@ from clom.errors import UserError
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.loop import Progress, silent
-from clom.methods.base import LearnedTask
 from clom.methods.bic import Bic, BicSettings, shares, stage_one_loss
-from clom.methods.replay import MemorySettings
+from clom.methods.families.base import LearnedTask
+from clom.methods.families.replay import MemorySettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from methods.check import check_method
 

@@ -18,16 +18,16 @@ from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation, evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.calibration import Affine, CalibrationSettings
-from clom.learning.contrastive import ContrastiveSettings
 from clom.learning.heads import HeadSettings
+from clom.learning.learners.contrastive import ContrastiveSettings
 from clom.learning.loop import Plan, Progress
 from clom.learning.optim import OptimiserSettings
-from clom.learning.protection import HardAttention, HardAttentionSettings
+from clom.learning.protection.hard_attention import HardAttention, HardAttentionSettings
 from clom.learning.schedule import Schedule
-from clom.methods.base import Blocks, LearnedTask
 from clom.methods.clom import Clom, ClomSettings
-from clom.model.store import load_model, save_model
+from clom.methods.families.base import Blocks, LearnedTask
 from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
+from clom.storage.model_file import load_model, save_model
 from methods.check import check_method
 
 TINY = AlexNetSettings(

@@ -10,8 +10,8 @@ import torch
 
 from clom.data.images import to_unit
 from clom.data.stream import Stream
+from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.config import resolve
-from clom.experiments.names import BUDGETS, experiment_names
 from clom.methods.clom_odin import ClomOdin, ClomOdinSettings
 from clom.methods.hat import Hat, HatSettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings

@@ -13,14 +13,14 @@ from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
 from clom.learning import heads, losses
-from clom.learning.contrastive import SgdHeadSettings
 from clom.learning.heads import HeadSettings
+from clom.learning.learners.contrastive import SgdHeadSettings
 from clom.learning.loop import Plan, Progress, silent
 from clom.learning.optim import OptimiserSettings
 from clom.methods import co2l
-from clom.methods.base import LearnedTask
 from clom.methods.co2l import Co2L, Co2LSettings, balanced, rounded
-from clom.methods.replay import MemorySettings
+from clom.methods.families.base import LearnedTask
+from clom.methods.families.replay import MemorySettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from methods.check import check_method
 

@@ -14,10 +14,10 @@ from clom.data.stream import Stream, Task, split
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.loop import Progress, silent
-from clom.methods.base import LearnedTask
-from clom.methods.bounds import FineTune
+from clom.methods.baselines import FineTune
 from clom.methods.derpp import Derpp, DerppSettings, Draw, Reservoir, output_loss, uniform
-from clom.methods.shared import SharedSettings
+from clom.methods.families.base import LearnedTask
+from clom.methods.families.shared import SharedSettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from methods.check import check_method
 

@@ -14,9 +14,9 @@ from clom.errors import UserError
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.nearest_mean import mean_directions
+from clom.methods.families.shared import SharedNetwork
 from clom.methods.icarl import Icarl, IcarlSettings, binary_loss, mirrored
 from clom.methods.lwf_r import LwfR, LwfRSettings
-from clom.methods.shared import SharedNetwork
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from methods.check import check_method
 

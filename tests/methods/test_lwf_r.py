@@ -11,7 +11,7 @@ from clom.data.images import DataSet
 from clom.data.stream import Stream, split
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
-from clom.methods.base import LearnedTask
+from clom.methods.families.base import LearnedTask
 from clom.methods.lwf_r import LwfR, LwfRSettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from clom.nets.plain import CosineHead

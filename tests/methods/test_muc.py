@@ -17,7 +17,7 @@ from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.distillation import soft_cross_entropy
 from clom.learning.loop import Plan, silent
-from clom.methods.base import LearnedTask
+from clom.methods.families.base import LearnedTask
 from clom.methods.muc import (
     Muc,
     MucSettings,

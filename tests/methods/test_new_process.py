@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from clom.data.stream import Stream
 from clom.experiments.config import resolve
 from clom.methods.registry import PAPER_METHODS
-from clom.model.store import save_model
+from clom.storage.model_file import save_model
 
 GO_ON = """
 import sys
@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import save_file
 from clom.data.formats import read_digits
 from clom.data.stream import split
-from clom.model.store import load_model
+from clom.storage.model_file import load_model
 
 torch.set_num_threads(1)
 stream = split(read_digits(), [2, 2, 2], train_per_class=16, test_per_class=8, validation=0.25)

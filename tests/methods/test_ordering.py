@@ -18,8 +18,8 @@ from clom.data.stream import Stream, split
 from clom.evaluation.metrics import Evaluation, evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
-from clom.methods.base import Method
 from clom.methods.clom import Clom, ClomSettings
+from clom.methods.families.base import Method
 
 NARROW: dict[str, Any] = {"net.channels": [32, 32, 64], "net.hidden": 128, "learning.plan.epochs": 40}
 SPARSE = {"attention.sparsity_first": 0.25, "attention.sparsity_rest": 0.15}

@@ -15,7 +15,7 @@ from clom.evaluation.scorebook import Scorebook
 from clom.learning.loop import Plan
 from clom.learning.optim import OptimiserSettings
 from clom.learning.schedule import Schedule
-from clom.methods.base import LearnedTask
+from clom.methods.families.base import LearnedTask
 from clom.methods.owm import Guard, Owm, OwmNet, OwmNetSettings, OwmSettings, Projector, SpareHead
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from methods.check import check_method

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from clom.methods.base import LearnedTask, Method
 from clom.methods.clom import Clom
+from clom.methods.families.base import LearnedTask, Method
 from clom.methods.hat import Hat
 from clom.methods.supsup import SupSup
 from clom.nets import AlexNetSettings, NetSettings, PooledConvSettings, ResNet18Settings

@@ -20,8 +20,9 @@ from clom.experiments.config import resolve
 from clom.learning.distillation import teacher_of
 from clom.learning.loop import Plan, generator
 from clom.learning.optim import OptimiserSettings
-from clom.methods.base import LearnedTask
-from clom.methods.bounds import FineTune
+from clom.methods.baselines import FineTune
+from clom.methods.families.base import LearnedTask
+from clom.methods.families.shared import LossOf, SharedSettings
 from clom.methods.pass_ import (
     Pass,
     PassSettings,
@@ -32,9 +33,8 @@ from clom.methods.pass_ import (
     turned_classes,
     upright,
 )
-from clom.methods.shared import LossOf, SharedSettings
-from clom.model.store import load_model, save_model
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
+from clom.storage.model_file import load_model, save_model
 from methods.check import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))

@@ -7,13 +7,13 @@ from importlib import resources
 
 import pytest
 
-from clom.experiments.names import paper_experiments
-from clom.methods.base import Method
+from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, PAPER_METHODS, method_class
+from clom.reporting.paper.published import paper_experiments
 
 
 def test_all_systems_of_the_paper_are_there() -> None:
-    paper = json.loads((resources.files("clom.experiments") / "paper.json").read_text(encoding="utf-8"))
+    paper = json.loads((resources.files("clom.reporting.paper") / "paper.json").read_text(encoding="utf-8"))
     printed = set(paper["final_accuracy"]) | set(paper["ood_ablation"])
     assert len(printed) == 19
     assert printed <= {entry.short for entry in METHODS.values()}

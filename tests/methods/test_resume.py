@@ -11,10 +11,10 @@ import pytest
 from clom.data.stream import Stream, Task
 from clom.experiments.config import resolve
 from clom.learning.loop import Progress
-from clom.methods.base import Method
+from clom.methods.families.base import Method
 from clom.methods.registry import PAPER_METHODS
-from clom.model.checkpoints import CheckpointFolder
-from clom.model.store import load_model, save_model
+from clom.storage.checkpoints import CheckpointFolder
+from clom.storage.model_file import load_model, save_model
 from methods.check import check_equal
 
 PLAN = {"epochs": 2, "batch": 8}

@@ -21,18 +21,18 @@ from PIL import Image
 
 from clom.data.folders import Pictures
 from clom.data.images import Images
-from clom.learning.contrastive import ContrastiveSettings
 from clom.learning.heads import HeadSettings
+from clom.learning.learners.contrastive import ContrastiveSettings
 from clom.learning.loop import Plan
-from clom.methods.base import Method
 from clom.methods.clom import Clom, ClomSettings
-from clom.methods.frozen import Ncm, NcmSettings
-from clom.model.store import save_model
-from clom.model.teaching import learn_pictures
+from clom.methods.families.base import Method
+from clom.methods.ncm import Ncm, NcmSettings
 from clom.nets import AdapterSettings, PooledConvSettings
+from clom.photos.teach import learn_pictures
 from clom.serve.app import make_app
 from clom.serve.client import Client
 from clom.serve.service import Service
+from clom.storage.model_file import save_model
 
 SIDE = 32
 COLOURS = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (20, 40, 210), "yellow": (220, 210, 30)}

@@ -16,12 +16,12 @@ import pytest
 from clom.data.example_photos import write_example_photos
 from clom.data.folders import Pictures, read_folder
 from clom.methods.clom import Clom, ClomSettings
-from clom.model.store import save_model
-from clom.model.teaching import learn_pictures
 from clom.nets import AdapterSettings
+from clom.photos.teach import learn_pictures
 from clom.serve.client import Client
-from clom.serve.kept import Assignment, Kept
+from clom.serve.lessons.stored_images import Assignment, Kept
 from clom.serve.security import Access
+from clom.storage.model_file import save_model
 from serve.running import pictures, serving, wait_until, warm_model
 
 pytest.importorskip("playwright", reason="make test-browser installs it")

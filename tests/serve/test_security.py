@@ -13,7 +13,7 @@ from PIL import Image
 
 from clom.errors import DataError
 from clom.serve.client import Client, Refused, encode_form
-from clom.serve.pictures import Decoders, child_environment
+from clom.serve.images.decoder_pool import Decoders, child_environment
 from clom.serve.security import Access
 from serve.running import coloured, png, serving, warm_model, write_pictures
 

@@ -37,6 +37,6 @@ def demo_command(
     config = resolve("digits-5t", "clom", "cpu", seed)
     folder = out or Path("runs") / config.run_name
     show_run(console, config, folder, None, threads)
-    from clom.experiments.report import write_report  # only now: the picture has loaded most of what it needs
+    from clom.reporting.report.page import write_report  # only now: the picture has loaded most of what it needs
 
     show_written(console, write_report([folder], folder / "report.html"))

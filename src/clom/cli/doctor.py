@@ -19,9 +19,9 @@ def doctor_command(*, data: Path | None = None) -> None:
     from clom import machine
     from clom.cli.display import duration
     from clom.data import catalog
+    from clom.experiments.catalogue import BUDGETS, experiment_names, read_experiment
     from clom.experiments.config import resolve
     from clom.experiments.estimate import Rates, estimate_seconds, measure
-    from clom.experiments.names import BUDGETS, experiment_names, read_experiment
 
     console = Console()
     machine.tune_process()

@@ -19,8 +19,8 @@ def export_command(model: Path, out: Path, *, task: str | None = None) -> None:
     task
         Name of the only task to write; by default all of them, side by side.
     """
-    from clom.model.export import check_target, export_model
-    from clom.model.store import load_model
+    from clom.export.onnx import check_target, export_model
+    from clom.storage.model_file import load_model
 
     check_target(out)
     console = Console()

@@ -43,11 +43,11 @@ def figure_command(
     data
         Folder with the data sets; otherwise CLOM_DATA or the download cache.
     """
+    from clom.experiments.catalogue import experiment_names
     from clom.experiments.ledger import read
-    from clom.experiments.names import experiment_names
-    from clom.experiments.plots import draw_from_ledger
-    from clom.experiments.run_plots import OF_RUNS, draw_augmentations
-    from clom.experiments.tables import check_rows
+    from clom.reporting.figures.across_runs import draw_from_ledger
+    from clom.reporting.figures.run_details import OF_RUNS, draw_augmentations
+    from clom.reporting.paper.tables import check_rows
 
     for one in experiment:
         if one not in experiment_names():

@@ -20,7 +20,7 @@ def forget_command(model: Path, task: str) -> None:
         Its name; `clom inspect` shows all.
     """
     from clom import machine
-    from clom.model.forget import forget
+    from clom.photos.forget import forget
 
     machine.tune_process()
     gone = forget(model, task)

@@ -23,8 +23,8 @@ def import_authors_command(
     calibration
         Their scales and shifts; by default the file called calibration beside the weights, if there is one.
     """
-    from clom.model.authors import read_authors
-    from clom.model.store import save_model
+    from clom.storage.authors import read_authors
+    from clom.storage.model_file import save_model
 
     def companion(given: Path | None, name: str) -> Path | None:
         beside = file.parent / name

@@ -22,7 +22,7 @@ def inspect_command(model: Path, *, json: bool = False) -> None:
     json
         Print everything as JSON instead.
     """
-    from clom.model.describe import describe
+    from clom.storage.describe import describe
 
     about = describe(model)
     if json:

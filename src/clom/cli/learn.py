@@ -13,7 +13,7 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from clom.data.folders import Skipped
-    from clom.model.teaching import Lesson, LessonPlan
+    from clom.photos.teach import Lesson, LessonPlan
 
 _POOR = 0.7  # a validation accuracy below which advice is due
 _MOST_LISTED = 20
@@ -52,7 +52,7 @@ def learn_command(
     """
     from clom import machine
     from clom.cli.display import LessonDisplay
-    from clom.model.teaching import Listener, teach
+    from clom.photos.teach import Listener, teach
 
     machine.tune_process(threads)
     console = Console()

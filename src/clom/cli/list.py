@@ -16,8 +16,9 @@ def list_command(what: Literal["all", "experiments", "methods", "budgets"] = "al
     what
         Only one of the three lists.
     """
-    from clom.experiments.names import BUDGETS, experiment_names, paper_experiments, read_experiment
+    from clom.experiments.catalogue import BUDGETS, experiment_names, read_experiment
     from clom.methods.registry import METHODS
+    from clom.reporting.paper.published import paper_experiments
 
     console = Console()
     if what in ("all", "experiments"):

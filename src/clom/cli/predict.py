@@ -18,7 +18,7 @@ from clom.errors import DataError, UserError, unknown
 
 if TYPE_CHECKING:
     from clom.data.folders import Skipped
-    from clom.model.predict import Answer, Predictor
+    from clom.photos.predict import Answer, Predictor
 
 _BATCH = 64
 Answered = list[tuple[Path, "Answer"]]
@@ -89,15 +89,15 @@ class _Model:
 
     def __init__(self, path: Path, threads: int | None) -> None:
         from clom import machine
-        from clom.model.predict import Predictor
-        from clom.model.store import load_model
+        from clom.photos.predict import Predictor
+        from clom.storage.model_file import load_model
 
         machine.tune_process(threads)
         self.predictor = Predictor(load_model(path))
         self.classes = {name for task in self.predictor.method.tasks for name in task.class_names}
 
     def check(self, task: str | None) -> None:
-        from clom.model.predict import task_number
+        from clom.photos.predict import task_number
 
         if task is not None:
             task_number(self.predictor.method, task)
@@ -121,7 +121,7 @@ class _Server:
             raise unknown("task", task, self.tasks)
 
     def answers(self, files: Sequence[Path], skipped: list[Skipped], *question: Any) -> Iterator[Answered]:
-        from clom.serve.remote import remote_answers
+        from clom.serve.remote_model import remote_answers
 
         return remote_answers(self.client, files, skipped, *question)
 
@@ -198,7 +198,7 @@ def _as_json(model: str, answered: Answered, skipped: Sequence[Skipped], false_r
 def _write_csv(target: Path, answered: Answered, skipped: Sequence[Skipped], top: int) -> None:
     """One line for each file: the answer, what it rests on, then the guesses; or why there is none."""
     from clom.data.folders import readable
-    from clom.model.store import write_safely
+    from clom.files import write_atomically
 
     most = max(len(answer.guesses) for _, answer in answered)
     guesses = [f"{column}_{place}" for place in range(1, most + 1) for column in ("class", "confidence", "task")]
@@ -212,4 +212,4 @@ def _write_csv(target: Path, answered: Answered, skipped: Sequence[Skipped], top
         table.writerow([readable(str(path)), verdict, familiarity, *named, ""])
     for file in skipped:
         table.writerow([readable(str(file.path)), "", "", *[""] * len(guesses), file.reason])
-    write_safely(target, text.getvalue().encode())
+    write_atomically(target, text.getvalue().encode())

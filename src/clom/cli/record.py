@@ -33,7 +33,7 @@ def record_command(
     folders = (run, *runs)
     rows = [Row.of_run(folder) for folder in folders]
     if memory:
-        from clom.experiments.recalibration import with_fewer_samples
+        from clom.experiments.analysis.recalibration import with_fewer_samples
 
         rows += [row for folder in folders for row in with_fewer_samples(folder, memory, data)]
     add(ledger, rows)

@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from clom.experiments.report import Written
+    from clom.reporting.report.page import Written
 
 
 def report_command(
@@ -35,7 +35,7 @@ def report_command(
         Threads to compute with; by default one per core.
     """
     from clom import machine
-    from clom.experiments.report import write_report
+    from clom.reporting.report.page import write_report
 
     machine.tune_process(threads)
     target = out or (Path() if runs else run) / "report.html"

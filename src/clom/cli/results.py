@@ -25,8 +25,8 @@ def results_command(
         A file with the lines <!-- results:begin --> and <!-- results:end -->; left alone if it has neither.
     """
     from clom.experiments.ledger import read
-    from clom.experiments.results_page import BEGIN, END, write_results
-    from clom.experiments.tables import check_rows
+    from clom.reporting.paper.tables import check_rows
+    from clom.reporting.results_page import BEGIN, END, write_results
 
     rows = read(ledger)
     check_rows(rows, ledger)

@@ -83,11 +83,11 @@ def show_run(
     """Execute a run in front of a person."""
     from clom import machine
     from clom.cli.display import Display, result_table, summary_lines
-    from clom.experiments.figures import draw_run
+    from clom.experiments.distributed_run import load_stream, together
     from clom.experiments.run import execute, is_finished
-    from clom.experiments.together import load_stream, together
-    from clom.model.checkpoints import SECONDS
+    from clom.reporting.figures.run_overview import draw_run
     from clom.stopping import Stopped, StopRequest
+    from clom.storage.checkpoints import SECONDS
 
     launch = read_launch()
     machine.tune_process(threads or max(1, machine.cores() // launch.local_size), deterministic)

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from clom.experiments.scores import ScoreResult, ScoresReport
+    from clom.experiments.analysis.ood_scores import ScoreResult, ScoresReport
 
 
 def scores_command(
@@ -42,7 +42,7 @@ def scores_command(
         Threads to compute with; by default one per core.
     """
     from clom import machine
-    from clom.experiments.scores import score_run
+    from clom.experiments.analysis.ood_scores import score_run
 
     console = Console()
     machine.tune_process(threads)

@@ -112,8 +112,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _make_if_missing(console: Console, model: Path, method: str | None, backbone: str | None) -> None:
-    from clom.model.store import save_model
-    from clom.model.teaching import make_learner
+    from clom.photos.teach import make_learner
+    from clom.storage.model_file import save_model
 
     if not model.exists():
         save_model(model, make_learner(method, backbone, None))

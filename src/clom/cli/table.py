@@ -13,7 +13,7 @@ from rich.table import Table as Shown
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from clom.experiments.layout import Table
+    from clom.reporting.paper.table import Table
 
 
 def table_command(
@@ -41,8 +41,8 @@ def table_command(
         console, or text for other programs: markdown, latex, csv.
     """
     from clom.experiments.ledger import read
-    from clom.experiments.rendering import EXPLANATION, RENDERERS
-    from clom.experiments.tables import check_rows, make_table
+    from clom.reporting.paper.rendering import EXPLANATION, RENDERERS
+    from clom.reporting.paper.tables import check_rows, make_table
 
     rows = read(ledger)
     check_rows(rows, ledger)
@@ -76,7 +76,7 @@ def fitting(table: Table, console: Console) -> list[Shown]:
 
 
 def _shown(table: Table, places: list[int]) -> Shown:
-    from clom.experiments.rendering import entry_text
+    from clom.reporting.paper.rendering import entry_text
 
     shown = Shown()
     shown.add_column(table.heading, no_wrap=True)

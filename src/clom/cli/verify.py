@@ -34,7 +34,7 @@ def verify_command(
         Threads to compute with; by default one per core.
     """
     from clom import machine
-    from clom.model.verify import verify
+    from clom.storage.verify import verify
 
     machine.tune_process(threads)
     console = Console()

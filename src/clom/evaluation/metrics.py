@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.calibration import Affine
-from clom.methods.base import Blocks
+from clom.methods.families.base import Blocks
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clom.methods.base import Blocks
+from clom.methods.families.base import Blocks
 
 
 class Standard:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from clom.data.images import Images
 from clom.errors import UserError
-from clom.methods.base import Blocks, Method
-from clom.nets.ranks import divided
+from clom.methods.families.base import Blocks, Method
+from clom.nets.data_parallel import split_over_ranks
 
 
 class Scorebook:
@@ -32,13 +32,15 @@ class Scorebook:
             if not method.exact_memory:
                 self.passes += self.n_tasks
                 widths = [task.n_classes for task in method.tasks]
-                blocks = torch.split(divided(lambda part: torch.cat(method.blocks(part), 1), pixels), widths, 1)
+                blocks = torch.split(
+                    split_over_ranks(lambda part: torch.cat(method.blocks(part), 1), pixels), widths, 1
+                )
                 self._scores.update({(model, test): block for model, block in enumerate(blocks)})
                 continue
             for model in range(self.n_tasks):
                 if (model, test) not in self._scores:
                     self.passes += 1
-                    self._scores[model, test] = divided(partial(method.block, task=model), pixels)
+                    self._scores[model, test] = split_over_ranks(partial(method.block, task=model), pixels)
 
     def blocks(self, test: int) -> Blocks:
         """What all learned tasks' models say about one test set, side by side."""

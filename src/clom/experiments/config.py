@@ -16,12 +16,12 @@ from clom.data import catalog
 from clom.data.images import DataSet
 from clom.data.stream import Stream, split
 from clom.errors import UserError, shorten, unknown
-from clom.experiments.names import BUDGETS, Budget, read_experiment, read_recipe
+from clom.experiments.catalogue import BUDGETS, Budget, read_experiment, read_recipe
 from clom.experiments.plain_yaml import parse_yaml, read_yaml
-from clom.methods.base import Method
+from clom.methods.families.base import Method
 from clom.methods.registry import entry, method_class
 from clom.nets import NetSettings
-from clom.nets.allowance import Allowance
+from clom.nets.size_limit import Allowance
 from clom.settings import Settings, merged, set_dotted
 
 S = TypeVar("S", bound=Settings)

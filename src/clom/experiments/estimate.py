@@ -10,12 +10,12 @@ import torch
 
 from clom.data.images import Images
 from clom.data.stream import Task
+from clom.experiments.catalogue import image_shape_of, read_experiment
 from clom.experiments.config import RunConfig
-from clom.experiments.names import image_shape_of, read_experiment
-from clom.learning.contrastive import ContrastiveSettings, SgdHeadSettings
+from clom.learning.learners.contrastive import ContrastiveSettings, SgdHeadSettings
 from clom.learning.loop import Plan, Progress
-from clom.methods.base import LearnedTask
 from clom.methods.clom import Clom, ClomSettings
+from clom.methods.families.base import LearnedTask
 
 _SIZES = (1, 4, 32)  # images in a step: few first, the widest networks need no more on a small machine
 _LONG_ENOUGH = 0.25  # seconds for a step: with more images it would take too long

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from clom.errors import UserError, unknown
+from clom.experiments.catalogue import Budget
 from clom.experiments.config import RunConfig, explain, resolve
-from clom.experiments.names import Budget
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.run import is_finished
 from clom.methods.registry import METHODS, PAPER_METHODS

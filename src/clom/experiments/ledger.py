@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from clom.errors import UserError, shorten
-from clom.experiments.row_check import check_row
+from clom.experiments.ledger_schema import check_row
 from clom.experiments.task_result import TaskResult
-from clom.files import parse_json, read_text
-from clom.model.store import write_safely
+from clom.files import parse_json, read_text, write_atomically
 
 FIGURES = (
     "til",
@@ -110,7 +109,7 @@ def add(path: Path, rows: Iterable[Row]) -> None:
     """Put rows into the ledger in place of older ones of the same runs; sorted, so that a change is easy to see."""
     merged = {row.key: row for row in (*read(path), *rows)}
     lines = [json.dumps(_rounded(asdict(merged[key])), sort_keys=True) for key in sorted(merged)]
-    write_safely(path, "".join(line + "\n" for line in lines).encode())
+    write_atomically(path, "".join(line + "\n" for line in lines).encode())
 
 
 def _rounded(value: Any) -> Any:

@@ -17,8 +17,8 @@ from clom.data.images import Images
 from clom.data.stream import Stream
 from clom.errors import UserError
 from clom.experiments.config import RunConfig
+from clom.files import write_atomically
 from clom.launch import read_launch
-from clom.model.store import write_safely
 
 _DECISIVE = ("system", "processor", "threads", "processes", "gpu", "python", "packages", "commit", "deterministic")
 """What the last bits of a result depend on."""
@@ -47,7 +47,7 @@ def record(folder: Path, config: RunConfig, stream: Stream, data: Path | None) -
     earlier = list(before.get("earlier", []))
     if before and any(before.get(name) != now[name] for name in _DECISIVE):
         earlier.append({name: before.get(name) for name in _DECISIVE})
-    write_safely(path, (json.dumps(now | {"earlier": earlier}, indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(now | {"earlier": earlier}, indent=1) + "\n").encode())
 
 
 def recorded(folder: Path) -> dict[str, Any]:

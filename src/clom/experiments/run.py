@@ -37,12 +37,14 @@ from clom.experiments.config import RunConfig
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.task_result import TaskResult as TaskResult
 from clom.experiments.task_result import read_results as read_results
+from clom.files import write_atomically, writing
 from clom.learning.loop import Report, silent
 from clom.locks import Lock
-from clom.methods.base import Method
-from clom.model.checkpoints import GO_ON, SECONDS, CheckpointFolder
-from clom.model.store import load_model, read_tensors, save_model, to_bytes, write_safely, writing
+from clom.methods.families.base import Method
 from clom.stopping import StopRequest
+from clom.storage.checkpoints import GO_ON, SECONDS, CheckpointFolder
+from clom.storage.model_file import load_model, save_model
+from clom.storage.tensors import read_tensors, to_bytes
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def execute(
             on_task(results[-1], len(stream))
         summary = _summary(config, method, results)
         with writing(folder, GO_ON):
-            write_safely(folder / "summary.json", _json(summary))
+            write_atomically(folder / "summary.json", _json(summary))
     return RunResult(folder, config, stream.class_names, results, summary)
 
 
@@ -115,7 +117,7 @@ def _begin(config: RunConfig, folder: Path) -> None:
         for unfinished in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
             unfinished.unlink(missing_ok=True)
         if not path.exists():
-            write_safely(path, text.encode())
+            write_atomically(path, text.encode())
 
 
 def _fingerprint(folder: Path) -> str:
@@ -164,8 +166,8 @@ def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, 
 
 def _save(folder: Path, method: Method, book: Scorebook, results: list[TaskResult]) -> None:
     """The model last: the other two may be ahead of it after an interruption, which does no harm."""
-    write_safely(folder / "metrics.jsonl", "".join(result.to_line() for result in results).encode())
-    write_safely(folder / "scores.safetensors", to_bytes(book.state(), {}))
+    write_atomically(folder / "metrics.jsonl", "".join(result.to_line() for result in results).encode())
+    write_atomically(folder / "scores.safetensors", to_bytes(book.state(), {}))
     save_model(folder / "model.safetensors", method)
 
 

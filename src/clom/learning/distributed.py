@@ -1,10 +1,10 @@
 """Training in several processes, on one machine or many, started by torchrun.
 
 Every process does the whole run: the same tasks, batches, views and random numbers. Only the passes through the
-network, which is where the time goes, are divided (`clom.nets.ranks`), and gradients are averaged before each step, so
-all processes take the same step. Compared with wrapping the network in DistributedDataParallel nothing has to be known
-in advance about which parameters a task trains, masks and frozen tasks need no care, and every loss is the one of one
-process, however the batch was divided.
+network, which is where the time goes, are divided (`clom.nets.data_parallel`), and gradients are averaged before each
+step, so all processes take the same step. Compared with wrapping the network in DistributedDataParallel, nothing has to
+be known in advance about which parameters a task trains, masks and frozen tasks need no care, and every loss is the one
+of a single process, however the batch was divided.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch.optim import Optimizer
 
 from clom.errors import UserError
 from clom.launch import Launch
-from clom.nets import ranks
+from clom.nets import data_parallel
 
 
 def average_gradients(optimiser: Optimizer) -> None:
     """After the backward pass: the gradients that one process would have."""
-    if ranks.count() > 1:
+    if data_parallel.world_size() > 1:
         parameters = (parameter for group in optimiser.param_groups for parameter in group["params"])
-        ranks.average([parameter.grad for parameter in parameters if parameter.grad is not None])
+        data_parallel.average_over_ranks([parameter.grad for parameter in parameters if parameter.grad is not None])
 
 
 @contextmanager
@@ -61,10 +61,10 @@ def _join(launch: Launch) -> None:
 
 def require_same(what: str, fingerprint: bytes) -> None:
     """Go on only if all processes have the same `what`: anything else would train on a mixture, or hang."""
-    if ranks.count() == 1:
+    if data_parallel.world_size() == 1:
         return
     number = int.from_bytes(hashlib.sha256(fingerprint).digest()[:7], "big")
     extremes = torch.tensor([number, -number])
-    ranks.talk(dist.all_reduce, extremes, dist.ReduceOp.MAX)
+    data_parallel.collective(dist.all_reduce, extremes, dist.ReduceOp.MAX)
     if extremes.sum() != 0:
         raise UserError(f"The processes of this run do not have the same {what}. All need the same, on every machine.")

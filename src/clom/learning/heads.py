@@ -79,7 +79,7 @@ class DiscriminantHead(nn.Linear):
         super().__init__(n_features, n_outputs)
         self.spans = nn.Parameter(torch.zeros(n_outputs, n_directions, n_features), requires_grad=False)
 
-    def likeness(self, features: Tensor, rotations: int) -> Tensor:
+    def similarity(self, features: Tensor, rotations: int) -> Tensor:
         """Cosine between features `[rotations * n, d]` and the span of the nearest class, each rotation asked about its
         own spans and averaged before the nearest is taken: `[n]`."""
         spans = self.spans.view(rotations, -1, *self.spans.shape[1:])

@@ -32,8 +32,8 @@ from clom.learning.loop import Batch, Plan, Report, fit
 from clom.learning.nearest_mean import herd
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.schedule import Schedule
-from clom.methods.base import LearnedTask
-from clom.methods.replay import MemorySettings, ReplayMethod, ReplaySettings
+from clom.methods.families.base import LearnedTask
+from clom.methods.families.replay import MemorySettings, ReplayMethod, ReplaySettings
 from clom.nets import NetSettings
 from clom.settings import NonNegative, PositiveNumber, Settings
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clom.learning.cached import CachedContrastive
-from clom.learning.contrastive import ContrastiveSettings, RotationContrastive
 from clom.learning.heads import HeadSettings
-from clom.learning.protection import HardAttention, HardAttentionSettings
-from clom.methods.base import seeded
-from clom.methods.masked import MaskedMethod, MaskedSettings
+from clom.learning.learners.cached_contrastive import CachedContrastive
+from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive
+from clom.learning.protection.hard_attention import HardAttention, HardAttentionSettings
+from clom.methods.families.base import seeded
+from clom.methods.families.masked import MaskedMethod, MaskedSettings
 from clom.nets import NetSettings, make_net
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from torch import Tensor
 
 from clom.data.images import to_unit
-from clom.methods.base import Blocks
+from clom.methods.families.base import Blocks
 from clom.methods.hat import Hat, HatSettings
 from clom.ood.odin import EPS, TEMPERATURE, odin_block
 from clom.settings import NonNegative, PositiveNumber
@@ -39,5 +39,5 @@ class ClomOdin(Hat):
         images, temperature, eps = to_unit(pixels), self.settings.temperature, self.settings.eps
         return [odin_block(partial(self.logits, task=task), images, temperature, eps) for task in tasks]
 
-    def keepsake(self, pixels: Tensor) -> Tensor:
+    def stored_form(self, pixels: Tensor) -> Tensor:
         return pixels  # ODIN perturbs pixels

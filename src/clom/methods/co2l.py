@@ -12,15 +12,15 @@ from torch.nn import functional as F
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import augment
-from clom.learning.contrastive import Projection, SgdHeadSettings
 from clom.learning.distillation import teacher_of
 from clom.learning.heads import HeadSettings, solve_head
+from clom.learning.learners.contrastive import Projection, SgdHeadSettings
 from clom.learning.loop import Batch, Report, fit
 from clom.learning.losses import asymmetric_contrastive, relation_distillation
 from clom.learning.optim import make_optimiser
 from clom.learning.resume import State
-from clom.methods.base import seeded
-from clom.methods.replay import ReplayMethod, ReplaySettings
+from clom.methods.families.base import seeded
+from clom.methods.families.replay import ReplayMethod, ReplaySettings
 from clom.nets import NetSettings
 from clom.settings import NonNegative, Positive, PositiveNumber
 

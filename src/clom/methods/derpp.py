@@ -24,8 +24,8 @@ from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import augment
 from clom.learning.loop import Report
-from clom.methods.base import LearnedTask
-from clom.methods.shared import SharedNetwork, SharedSettings
+from clom.methods.families.base import LearnedTask
+from clom.methods.families.shared import SharedNetwork, SharedSettings
 from clom.nets import NetSettings
 from clom.settings import Count, NonNegative, Positive, Settings
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clom.learning.cross_entropy import CrossEntropy, CrossEntropySettings
-from clom.learning.protection import HardAttention, HardAttentionSettings
-from clom.methods.base import seeded
-from clom.methods.masked import MaskedMethod, MaskedSettings
+from clom.learning.learners.cross_entropy import CrossEntropy, CrossEntropySettings
+from clom.learning.protection.hard_attention import HardAttention, HardAttentionSettings
+from clom.methods.families.base import seeded
+from clom.methods.families.masked import MaskedMethod, MaskedSettings
 from clom.nets import NetSettings, make_net
 
 

@@ -24,7 +24,7 @@ from clom.data.stream import Task
 from clom.errors import UserError
 from clom.learning.loop import Report
 from clom.learning.nearest_mean import mean_directions, nearness
-from clom.methods.base import LearnedTask
+from clom.methods.families.base import LearnedTask
 from clom.methods.lwf_r import LwfR, LwfRSettings
 from clom.nets import NetSettings
 from clom.nets.plain import CosineHead, LinearHead

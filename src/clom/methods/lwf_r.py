@@ -16,7 +16,7 @@ from clom.data.stream import Task
 from clom.learning.distillation import soft_kl, teacher_of
 from clom.learning.loop import Report
 from clom.learning.nearest_mean import Herding, herd
-from clom.methods.replay import ReplayMethod, ReplaySettings
+from clom.methods.families.replay import ReplayMethod, ReplaySettings
 from clom.nets.plain import Backbone, CosineHead, LinearHead
 from clom.settings import NonNegative, PositiveNumber, Settings
 

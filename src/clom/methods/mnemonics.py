@@ -31,7 +31,7 @@ from clom.learning.distillation import teacher_of
 from clom.learning.loop import Batch, Plan, Report, fit
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.schedule import Schedule
-from clom.methods.base import LearnedTask
+from clom.methods.families.base import LearnedTask
 from clom.methods.icarl import Icarl, IcarlSettings
 from clom.settings import NonNegative, Positive, Settings
 

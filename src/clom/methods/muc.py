@@ -30,8 +30,8 @@ from clom.errors import UserError
 from clom.learning.distillation import soft_cross_entropy, teacher_of
 from clom.learning.loop import Batch, Plan, Report, fit
 from clom.learning.optim import OptimiserSettings, make_optimiser
-from clom.methods.base import LearnedTask
-from clom.methods.shared import SharedNetwork, SharedSettings
+from clom.methods.families.base import LearnedTask
+from clom.methods.families.shared import SharedNetwork, SharedSettings
 from clom.nets import NetSettings
 from clom.nets.plain import LinearHead
 from clom.settings import Positive, PositiveNumber, Settings

@@ -32,7 +32,7 @@ from clom.data.stream import Task
 from clom.learning.loop import Plan, Report, shuffled_batches
 from clom.learning.optim import OptimiserSettings
 from clom.learning.schedule import Schedule
-from clom.methods.shared import SharedNetwork, SharedSettings
+from clom.methods.families.shared import SharedNetwork, SharedSettings
 from clom.nets import NetSettings
 from clom.nets.plain import Backbone, LinearHead
 from clom.settings import Count, Fraction, Positive, PositiveNumber, Settings

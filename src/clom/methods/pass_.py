@@ -12,8 +12,8 @@ from clom.data.stream import Task
 from clom.data.views import rotate
 from clom.learning.distillation import teacher_of
 from clom.learning.loop import Report
-from clom.methods.base import LearnedTask
-from clom.methods.shared import SharedNetwork, SharedSettings
+from clom.methods.families.base import LearnedTask
+from clom.methods.families.shared import SharedNetwork, SharedSettings
 from clom.nets import NetSettings
 from clom.settings import NonNegative, PositiveNumber
 

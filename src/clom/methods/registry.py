@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clom.errors import unknown
 
 if TYPE_CHECKING:
-    from clom.methods.base import Method
+    from clom.methods.families.base import Method
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ METHODS: dict[str, Entry] = {
         "masks, heads, 20 samples a class for calibration",
     ),
     "hypernet": Entry(
-        "clom.methods.hypernet:HyperNet",
+        "clom.methods.hypernet.method:HyperNet",
         "HyperNet: a network that generates each task's classifier (von Oswald et al. 2020)",
         "the generating network, a vector and normalisation statistics per task",
         divisible=False,
@@ -118,7 +118,7 @@ METHODS: dict[str, Entry] = {
         "a reservoir of images and outputs",
     ),
     "a-rps": Entry(
-        "clom.methods.a_rps:ARps",
+        "clom.methods.a_rps.method:ARps",
         "A-RPS: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
         "every module used, exemplars (200 for ten classes, 2000 for more)",
         divisible=False,
@@ -129,30 +129,30 @@ METHODS: dict[str, Entry] = {
         "training images, 200 in all (2000 for a hundred or more classes)",
     ),
     "ccg": Entry(
-        "clom.methods.ccg:Ccg",
+        "clom.methods.ccg.method:Ccg",
         "CCG: channels gated for each image, a task classifier with rehearsal (Abati et al. 2020)",
         "gates, heads, normalisation, 200 or 2000 images (or a generator per task) for the task classifier",
         divisible=False,
     ),
     "finetune": Entry(
-        "clom.methods.bounds:FineTune",
+        "clom.methods.baselines:FineTune",
         "Fine-tuning: each task in turn, nothing protected; the lower bound",
         "nothing",
     ),
     "joint": Entry(
-        "clom.methods.bounds:Joint",
+        "clom.methods.baselines:Joint",
         "Joint training: a new network for all data so far; the upper bound",
         "every training image",
     ),
     "ncm": Entry(
-        "clom.methods.frozen:Ncm",
+        "clom.methods.ncm:Ncm",
         "NCM: the nearest class mean on frozen pretrained features",
         "a mean feature of every class",
         divisible=False,
         of_the_paper=False,
     ),
     "slda": Entry(
-        "clom.methods.frozen:Slda",
+        "clom.methods.slda:Slda",
         "SLDA: streaming linear discriminant analysis on frozen pretrained features (Hayes and Kanan 2020)",
         "a mean feature of every class, one covariance",
         divisible=False,

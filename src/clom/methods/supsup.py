@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clom.learning.contrastive import ContrastiveSettings, RotationContrastive
-from clom.learning.cross_entropy import CrossEntropy, CrossEntropySettings
-from clom.learning.learner import Learner
-from clom.learning.supermask import MaskedHead, Supermask, SupermaskSettings
-from clom.methods.base import seeded
-from clom.methods.masked import MaskedMethod, MaskedSettings
+from clom.learning.learners.base import Learner
+from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive
+from clom.learning.learners.cross_entropy import CrossEntropy, CrossEntropySettings
+from clom.learning.protection.supermask import MaskedHead, Supermask, SupermaskSettings
+from clom.methods.families.base import seeded
+from clom.methods.families.masked import MaskedMethod, MaskedSettings
 from clom.nets import NetSettings, make_net
 
 

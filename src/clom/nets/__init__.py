@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from clom.nets.adapters import AdapterNet, AdapterSettings
-from clom.nets.alexnet import AlexNet, AlexNetSettings
 from clom.nets.layers import Net
-from clom.nets.pooled import PooledConv, PooledConvSettings
-from clom.nets.resnet import ResNet18, ResNet18Settings
+from clom.nets.networks.adapters import AdapterNet, AdapterSettings
+from clom.nets.networks.alexnet import AlexNet, AlexNetSettings
+from clom.nets.networks.pooled import PooledConv, PooledConvSettings
+from clom.nets.networks.resnet import ResNet18, ResNet18Settings
 
 NetSettings = AlexNetSettings | ResNet18Settings | PooledConvSettings | AdapterSettings
 

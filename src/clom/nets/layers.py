@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clom.nets.data_parallel import batch_norm
 from clom.nets.gates import Gates, per_channel
-from clom.nets.ranks import batch_norm
 
 
 class GatedConv2d(nn.Conv2d):

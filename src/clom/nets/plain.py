@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.nets import NetSettings, make_net
-from clom.nets.ranks import divided
+from clom.nets.data_parallel import split_over_ranks
 
 
 class Backbone(nn.Module):
@@ -23,7 +23,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         if self.training:
-            return divided(lambda part: cast(Tensor, self.net(part, 0, {})), images)
+            return split_over_ranks(lambda part: cast(Tensor, self.net(part, 0, {})), images)
         features: Tensor = self.net(images, 0, {})
         return features
 

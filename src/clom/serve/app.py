@@ -18,17 +18,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from clom.errors import UserError
-from clom.model.predict import FALSE_REJECTION
+from clom.photos.predict import FALSE_REJECTION
 from clom.serve import schemas
-from clom.serve.engine import NothingLearned
-from clom.serve.jobs import Busy, NoSuchJob
-from clom.serve.kept import Unreadable
-from clom.serve.lessons import begin_lesson
+from clom.serve.answers.engine import NothingLearned
+from clom.serve.images.uploads import decode_all, pictures_to_ask
+from clom.serve.lessons.queue import Busy, NoSuchJob
+from clom.serve.lessons.requests import begin_lesson
+from clom.serve.lessons.stored_images import Unreadable
 from clom.serve.metrics import Counting
-from clom.serve.pages import add_pages
 from clom.serve.security import Guard
 from clom.serve.service import Service
-from clom.serve.uploads import decode_all, pictures_to_ask
+from clom.serve.web.pages import add_pages
 
 _STATUS = {Busy: 409, NothingLearned: 409, NoSuchJob: 404}
 _PROBLEMS: dict[int | str, dict[str, Any]] = {

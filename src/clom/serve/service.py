@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from clom.errors import UserError
-from clom.serve.background import Background
-from clom.serve.engine import Engine
-from clom.serve.jobs import Jobs
+from clom.serve.answers.engine import Engine
+from clom.serve.images.decoder_pool import Decoders
+from clom.serve.lessons.queue import Jobs
 from clom.serve.metrics import Metrics
-from clom.serve.pictures import Decoders
 from clom.serve.security import Access, Limits
+from clom.serve.subprocesses import Background
 
 log = logging.getLogger("clom.serve")
 

@@ -1,0 +1,280 @@
+"""A continual learner as a scikit-learn classifier: each `partial_fit` with new classes is a task.
+
+| what | here |
+|---|---|
+| `fit` | forgets everything, then learns all classes as one task, or `classes_per_task` at a time |
+| `partial_fit` | learns the classes of `y` as one more task; old answers stay, and old data are not needed |
+| a class that was learned before | refused: a learned task is never changed, so give a class's images in one call |
+| X | `[n, features]`, `[n, height, width]` or `[n, channels, height, width]`, numbers of any range |
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from clom.data.images import Images
+from clom.data.stream import Task
+from clom.estimator.arrays import Range, form_of, layout_of
+from clom.estimator.checks import check_labels, check_parameters
+from clom.estimator.defaults import net_for, settings_for, with_settings
+from clom.evaluation.metrics import reject_threshold
+from clom.learning.loop import generator
+from clom.methods.families.base import Method
+from clom.methods.families.masked import MaskedMethod
+from clom.methods.registry import method_class
+from clom.settings import Settings
+from clom.storage.model_file import load_model, save_model
+
+Array = NDArray[Any]
+_TOLERATED_OUTSIDE = 0.05
+
+
+class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """An image classifier that can be taught new classes without forgetting.
+
+    Parameters
+    ----------
+    method
+        A name of `clom list methods`.
+    image_shape
+        `(height, width)` or `(channels, height, width)` of the images whose pixels are the features. By default a
+        square number of features is a grey picture, three times a square a colour picture, anything else a vector.
+    backbone
+        auto, alexnet, resnet18, efficientnet-lite0 (pretrained), or a mapping with the settings of a network.
+    steps
+        Training steps for each task, whatever its number of images: what a task's time is proportional to.
+    classes_per_task
+        How many classes `fit` learns at a time, in sorted order; by default all at once.
+    validation
+        Share of each class's images (at least one) that calibrates and sets thresholds instead of training.
+    false_rejection
+        Share of a task's own images that `belongs` may call unknown.
+    settings
+        Further settings of the method, for example `{"learning": {"plan": {"batch": 16}}}`.
+    random_state
+        Decides everything random: a number for the same result every time.
+
+    Attributes
+    ----------
+    classes_ : all classes learned so far, sorted; the columns of every answer.
+    tasks_ : the classes of each task, in the order in which they were learned.
+    model_ : the method itself, as `clom.make_method` would have made it; `clom.save_model` writes it to a file.
+    range_ : the values that became black and white: the smallest and largest of the first data, or 0 and 255 of bytes.
+    thresholds_ : of each task, the score below which `belongs` says no.
+    """
+
+    def __init__(
+        self,
+        method: str = "clom",
+        *,
+        image_shape: Sequence[int] | None = None,
+        backbone: str | Mapping[str, Any] = "auto",
+        steps: int = 400,
+        classes_per_task: int | None = None,
+        validation: float = 0.1,
+        false_rejection: float = 0.05,
+        settings: Mapping[str, Any] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.method = method
+        self.image_shape = image_shape
+        self.backbone = backbone
+        self.steps = steps
+        self.classes_per_task = classes_per_task
+        self.validation = validation
+        self.false_rejection = false_rejection
+        self.settings = settings
+        self.random_state = random_state
+
+    # --- learning ----------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Forget everything that was learned before, then learn the classes of `y`."""
+        check_parameters(self)
+        rows, labels = self._rows_and_labels(X, y, first=True)
+        classes = np.unique(labels)
+        size = self.classes_per_task or len(classes)
+        self._begin(rows)
+        for start in range(0, len(classes), size):
+            mine = np.isin(labels, classes[start : start + size])
+            self._learn(rows[mine], labels[mine])
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Learn the classes of `y`, all of them new, as one more task. If that fails, nothing has changed.
+
+        `classes`, which scikit-learn's own estimators want to know in advance, is not needed; if it is given, every
+        label must be among them.
+        """
+        check_parameters(self)
+        first = not self.__sklearn_is_fitted__()
+        rows, labels = self._rows_and_labels(X, y, first=first)
+        check_labels(labels, None if first else self.classes_, classes)
+        if first:
+            self._begin(rows)
+        elif self.range_.share_outside(rows) > _TOLERATED_OUTSIDE:
+            warnings.warn(
+                f"Of the new values {100 * self.range_.share_outside(rows):.0f}% lie outside {self.range_.low:g} to "
+                f"{self.range_.high:g}, the range of the first data, and are clipped to it. Scale all data alike.",
+                stacklevel=2,
+            )
+        self._learn(rows, labels)
+        return self
+
+    def _begin(self, rows: Array) -> None:
+        """Decide what the first data decide for all that follow."""
+        self.range_ = Range.of(rows)
+        self.tasks_: list[Array] = []
+        self.classes_ = np.empty(0)
+        self.thresholds_ = np.empty(0)
+        layout = self.layout_
+        maker = method_class(self.method)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        channels = layout.shape[0]
+        net = net_for(self.method, self.backbone, layout)
+        self.model_: Method = maker(net, self._settings(len(rows)), (channels, layout.side, layout.side), seed)
+
+    def _learn(self, rows: Array, labels: Array) -> None:
+        classes, places = np.unique(labels, return_inverse=True)
+        if len(classes) == 1 and isinstance(self.model_, MaskedMethod) and self.model_.learner.rotations == 1:
+            raise ValueError(
+                f"{self.method} cannot learn one class alone ({classes[0]}): its task would have nothing to tell apart."
+                " Give two classes or more at once, or use a method that can, such as clom."
+            )
+        everything = Images(self.layout_.images(self.range_.bytes(rows)), torch.from_numpy(places.astype(np.int64)))
+        train, held = self._split(everything, len(classes))
+        task = Task(f"task {len(self.tasks_) + 1}", tuple(str(label) for label in classes), train, held)
+        model = with_settings(self.model_, self._settings(len(train)))
+        self.model_ = model.learn(task)
+        self.tasks_ = [*self.tasks_, classes]
+        self.classes_ = np.unique(np.concatenate(self.tasks_))
+        own = self.model_.block(held.pixels, len(self.tasks_) - 1).amax(1)
+        self.thresholds_ = np.append(self.thresholds_, reject_threshold(own, self.false_rejection))
+
+    def _split(self, images: Images, n_classes: int) -> tuple[Images, Images]:
+        """Images to train and images to validate; the only image of a class is both."""
+        randomness = generator(self.model_.seed, "validation", len(self.tasks_))
+        train, held = [], []
+        for label in range(n_classes):
+            rows = (images.labels == label).nonzero().flatten()
+            rows = rows[torch.randperm(len(rows), generator=randomness)]
+            count = max(1, round(self.validation * len(rows)))
+            held.append(rows[:count])
+            train.append(rows[count:] if len(rows) > count else rows)
+        return images[torch.cat(train).sort().values], images[torch.cat(held).sort().values]
+
+    def _settings(self, n_images: int) -> Settings:
+        return settings_for(self.method, self.layout_, n_images, self.steps, self.settings)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> Array:
+        """The best class of all that were learned."""
+        scores = self._scores(X)
+        best: Array = self.classes_[scores.argmax(1)]
+        return best
+
+    def decision_function(self, X: Any) -> Array:
+        """Calibrated scores `[n, classes]`; of two classes, as is scikit-learn's custom, how much the second leads."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: Any) -> Array:
+        """The softmax of the calibrated scores over all classes."""
+        probabilities: Array = torch.from_numpy(self._scores(X)).double().softmax(1).float().numpy()
+        return probabilities
+
+    def belongs(self, X: Any) -> Array:
+        """Whether an image belongs to a learned task at all, at the rate `false_rejection`.
+
+        An image is asked for by the task of its best class: does it score there as that task's own images did?
+        """
+        blocks = self._blocks(X)
+        if not self.model_.exact_memory:
+            raise ValueError(f"{self.method} changes old scores with every task, so that no threshold stays valid.")
+        best = torch.stack([block.amax(1) for block in self._calibrated(blocks)], 1).argmax(1, keepdim=True)
+        own = torch.stack([block.amax(1) for block in blocks], 1).gather(1, best)[:, 0]
+        belongs: Array = own.double().numpy() >= self.thresholds_[best[:, 0].numpy()]
+        return belongs
+
+    def _scores(self, X: Any) -> Array:
+        """`[n, classes]` in float32, which is how exact they are; columns in the order of `classes_`."""
+        scores = torch.cat(self._calibrated(self._blocks(X)), 1).numpy()
+        return scores[:, np.argsort(np.concatenate(self.tasks_), kind="stable")]
+
+    def _blocks(self, X: Any) -> list[Tensor]:
+        check_is_fitted(self)
+        rows = validate_data(self, self._flat(X), reset=False)
+        return self.model_.blocks(self.layout_.images(self.range_.bytes(rows)))
+
+    def _calibrated(self, blocks: list[Tensor]) -> list[Tensor]:
+        return next(iter(self.model_.calibrations().values()))(blocks)
+
+    # --- data --------------------------------------------------------------------------------------------------------
+
+    def _rows_and_labels(self, X: Any, y: Any, first: bool) -> tuple[Array, Array]:
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        rows, labels = validate_data(self, self._flat(X, first), y, reset=first, ensure_min_samples=2)
+        check_classification_targets(labels)
+        if first:
+            self.layout_ = layout_of(rows.shape[1], self.image_shape or form_of(X))
+        return rows, column_or_1d(labels)
+
+    def _flat(self, X: Any, first: bool = False) -> Any:
+        """Images as rows; later ones must have the form of the first."""
+        form = form_of(X)
+        if form is None:
+            return X
+        if not first and form != self.layout_.shape:
+            raise ValueError(f"Images of shape {form} were given, but this estimator learned {self.layout_.shape}.")
+        return np.reshape(X, (len(X), -1))
+
+    # --- manners -----------------------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return len(getattr(self, "tasks_", ())) > 0
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickled estimator carries the model file: networks made for answering are left out and made again."""
+        state = dict(super().__getstate__())
+        if "model_" in state:
+            state["model_"] = _file_content(state["model_"])
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "model_" in state:
+            self.model_ = _from_file_content(state["model_"])
+
+
+def _file_content(method: Method) -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        save_model(path, method)
+        return path.read_bytes()
+
+
+def _from_file_content(content: bytes) -> Method:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        path.write_bytes(content)
+        return load_model(path)

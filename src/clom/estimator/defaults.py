@@ -1,0 +1,91 @@
+"""What a method is set to for data that no recipe knows: by the kind of images and how long a task may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from clom.estimator.arrays import Layout
+from clom.learning.learners.contrastive import ContrastiveSettings
+from clom.learning.loop import Plan
+from clom.methods.families.base import Method
+from clom.methods.families.frozen import FrozenMethod
+from clom.methods.registry import entry, method_class
+from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
+from clom.settings import Settings, merged, set_dotted
+
+BACKBONES = ("auto", "alexnet", "resnet18", "efficientnet-lite0")
+_COLOUR_SIDE = 32
+"""From this size on colour pictures take the residual network."""
+_SHORTEST_SWEEP = 8
+
+
+def net_for(method: str, backbone: str | Mapping[str, Any], layout: Layout) -> NetSettings:
+    """The network of that name in a width for minutes on a CPU, or exactly the one that a mapping describes."""
+    if isinstance(backbone, Mapping):
+        kinds: dict[str, type[NetSettings]] = {net.model_fields["kind"].default: net for net in get_args(NetSettings)}
+        if backbone.get("kind") not in kinds:
+            raise ValueError(f"backbone needs a kind, which is one of {', '.join(kinds)}.")
+        return kinds[backbone["kind"]].model_validate(backbone)
+    if backbone not in BACKBONES:
+        raise ValueError(f"backbone is {', '.join(BACKBONES)} or a mapping of settings, not {backbone!r}.")
+    if backbone == "efficientnet-lite0" or (backbone == "auto" and issubclass(method_class(method), FrozenMethod)):
+        return AdapterSettings()
+    colourful = layout.shape[0] == 3 and layout.side >= _COLOUR_SIDE
+    if backbone == "resnet18" or (backbone == "auto" and colourful):
+        return ResNet18Settings(width=16)
+    if layout.side < 16:
+        return AlexNetSettings(channels=(64, 64, 128), paddings=(1, 1, 0), pools=(2, 2, 1), hidden=256, dropout=(0, 0))
+    return AlexNetSettings(channels=(32, 64, 128), hidden=512, dropout=(0, 0))
+
+
+def settings_for(
+    method: str, layout: Layout, n_images: int, steps: int, given: Mapping[str, Any] | None = None
+) -> Settings:
+    """The method's settings for one task of `n_images`, with as many epochs as make about `steps` steps.
+
+    What is `given` counts before everything else, the number of epochs included.
+    """
+    kind = method_class(method).settings_type
+    learning = kind.model_fields.get("learning")
+    values: dict[str, Any] = {}
+    if learning is not None and learning.annotation is ContrastiveSettings:
+        values = {"learning": {"augmentation": _augmentation(layout)}}
+    for name, value in entry(method).preset:
+        set_dotted(values, name, value)
+    values = merged(values, given or {})
+    settings = kind.model_validate(values)
+    return kind.model_validate(merged(_length(settings, n_images, steps), values))
+
+
+def _augmentation(layout: Layout) -> dict[str, Any]:
+    """A vector has no colours, no left and right; few things but photos are their own mirror image."""
+    if not layout.picture:
+        return {"flip": False, "colour": False, "crop": False}
+    colourful = layout.shape[0] == 3
+    return {"flip": colourful, "crop_area": [0.3, 1.0] if colourful else [0.5, 1.0]}
+
+
+def _length(settings: Settings, n_images: int, steps: int) -> dict[str, Any]:
+    """The settings that make a task take `steps` steps; none for methods that do not train."""
+    group = getattr(settings, "learning", settings)
+    plan = getattr(group, "plan", None)
+    if not isinstance(plan, Plan):
+        return {}
+    per_epoch = max(1, round(n_images / plan.batch))
+    length: dict[str, Any] = {"plan": {"epochs": max(1, round(steps / per_epoch))}}
+    if "sweep" in type(group).model_fields:
+        # Gates are annealed within an epoch; in one of a step or two they would never come to a decision.
+        length["sweep"] = max(per_epoch, min(_SHORTEST_SWEEP, steps))
+    return length if group is settings else {"learning": length}
+
+
+def with_settings(method: Method, settings: Settings) -> Method:
+    """The same method with all it has learned, set differently for what it learns next."""
+    if settings == method.settings:
+        return method
+    other = type(method)(method.net_settings, settings, method.image_shape, method.seed)
+    for task in method.tasks:
+        other.open_task(task)
+    other.load_state_dict(method.state_dict())
+    return other.eval()

@@ -1,0 +1,1 @@
+"""Models as graphs for other programs."""

@@ -1,0 +1,200 @@
+"""A model as one file for other programs: `.onnx` for onnxruntime, `.pt2` for `torch.export.load`."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clom.errors import UserError, unknown
+from clom.export.graphs import Graph, make_graph
+from clom.files import write_atomically
+from clom.learning.loop import generator
+from clom.methods.families.base import Method
+from clom.photos.thresholds import thresholds
+
+REJECTION_RATES = (0.01, 0.05, 0.1)
+AGREEMENT = 1e-4
+"""Largest difference to the model's own scores, as a share of the largest score where that is above one."""
+_NEEDED = {".onnx": ("onnx", "onnxscript", "onnxruntime"), ".pt2": ()}
+_LARGEST_ONNX = 2**31 - 1  # a protobuf message cannot be longer, and weights beside the file would be a second file
+
+Answer = tuple[Tensor, Tensor]
+Runner = Callable[[Tensor], Answer]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how well it was found to agree with the model."""
+
+    path: Path
+    n_bytes: int
+    class_names: tuple[str, ...]
+    largest_difference: float
+
+
+def export_model(path: Path, method: Method, task: str | None = None) -> Exported:
+    """Write all tasks, or one, as one graph. It is compared with the model before anything is written."""
+    check_target(path)
+    tasks = [*range(len(method.tasks))] if task is None else [_number(method, task)]
+    if not tasks:
+        raise UserError("The model has learned nothing yet: there is nothing to export.")
+    graph = make_graph(method, tasks)
+    about = metadata(method, tasks)
+    content, run = (_onnx if path.suffix == ".onnx" else _torch_export)(graph, _samples(method, 2), about)
+    difference = _difference(method, tasks, run)
+    write_atomically(path, content)
+    return Exported(path, len(content), tuple(json.loads(about["classes"])), difference)
+
+
+def check_target(path: Path) -> None:
+    """Refuse what can never be written, before a model is loaded."""
+    if path.suffix not in _NEEDED:
+        raise UserError(f"{path} should end in {' or '.join(_NEEDED)}: the ending says which kind of file to write.")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder. Name a file.")
+    missing = [name for name in _NEEDED[path.suffix] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"Writing {path.suffix} files needs {', '.join(missing)}. Install what is missing with: "
+            "pip install 'clom[export]'"
+        )
+
+
+def metadata(method: Method, tasks: Sequence[int]) -> dict[str, str]:
+    """What a reader of the file has to know, as JSON texts. Columns of `scores` are in the order of `classes`.
+
+    An image is unknown if its `belonging` is below the threshold of the task of its best class.
+    """
+    about = {
+        "format": "clom-export 1",
+        "method": method.name,
+        "classes": [name for task in tasks for name in method.tasks[task].class_names],
+        "tasks": [
+            {
+                "name": method.tasks[task].name,
+                "classes": list(method.tasks[task].class_names),
+                "thresholds": {str(rate): value for rate, value in thresholds(method, task, REJECTION_RATES).items()},
+            }
+            for task in tasks
+        ],
+        "calibration": next(iter(method.calibrations())),
+        "image_shape": list(method.image_shape),
+    }
+    return {name: json.dumps(value) for name, value in about.items()}
+
+
+def _number(method: Method, task: str) -> int:
+    names = [learned.name for learned in method.tasks]
+    if task not in names:
+        raise unknown("task", task, names)
+    return names.index(task)
+
+
+# --- the two formats -------------------------------------------------------------------------------------------------
+
+
+def _onnx(graph: Graph, example: Tensor, about: dict[str, str]) -> tuple[bytes, Runner]:
+    import onnxruntime
+
+    with _quiet():
+        program = torch.onnx.export(
+            graph,
+            (example,),
+            dynamo=True,
+            verbose=False,
+            input_names=["images"],
+            output_names=["scores", "belonging"],
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+        )
+    assert program is not None
+    proto = program.model_proto
+    for node in proto.graph.node:
+        del node.metadata_props[:]  # where in whose folders the line was that made it
+    for name, text in about.items():
+        proto.metadata_props.add(key=name, value=text)
+    if proto.ByteSize() > _LARGEST_ONNX:
+        raise UserError(
+            f"The graph has {proto.ByteSize() / 1e9:.1f} GB, and an .onnx file holds at most 2. Export the tasks one "
+            "by one with --task, or write a .pt2 file."
+        )
+    content: bytes = proto.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> Answer:
+        scores, belonging = session.run(["scores", "belonging"], {"images": images.numpy()})
+        return torch.from_numpy(scores), torch.from_numpy(belonging)
+
+    return content, run
+
+
+def _torch_export(graph: Graph, example: Tensor, about: dict[str, str]) -> tuple[bytes, Runner]:
+    with _quiet():
+        program = torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("n")},))
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # it names the folders of this machine
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer, extra_files={"clom.json": json.dumps(_decoded(about))})
+    run: Runner = torch.export.load(io.BytesIO(buffer.getvalue())).module()
+    return buffer.getvalue(), run
+
+
+def _decoded(about: dict[str, str]) -> dict[str, Any]:
+    return {name: json.loads(text) for name, text in about.items()}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's notes to its own developers."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+# --- does it agree ---------------------------------------------------------------------------------------------------
+
+
+def _samples(method: Method, count: int) -> Tensor:
+    randomness = generator(0, "export")
+    return torch.randint(0, 256, (count, *method.image_shape), dtype=torch.uint8, generator=randomness)
+
+
+@torch.no_grad()
+def _difference(method: Method, tasks: Sequence[int], run: Runner) -> float:
+    """The largest difference to the model's own scores, for batches of one and of three images."""
+    calibrate, largest = next(iter(method.calibrations().values())), 0.0
+    for count in (1, 3):
+        images = _samples(method, count)
+        raw, own = method.answers(images)
+        blocks = calibrate(raw)
+        expected = torch.cat([blocks[task] for task in tasks], 1)
+        scores, belonging = run(images)
+        places = torch.cat([torch.full((blocks[task].shape[1],), task) for task in tasks])
+        best = own.gather(1, places[expected.argmax(1)][:, None])[:, 0]
+        for mine, theirs in ((expected, scores), (best, belonging)):
+            size = max(1.0, float(mine.abs().max()))
+            largest = max(largest, float((mine - theirs).abs().max()) / size)
+    if not largest <= AGREEMENT:  # not a number counts as disagreement, too
+        raise UserError(
+            f"The exported graph disagrees with the model by {largest:.1e}, more than {AGREEMENT:.0e}. Nothing was "
+            "written. Please report this with the versions that 'clom doctor' shows."
+        )
+    return largest

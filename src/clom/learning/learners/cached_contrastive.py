@@ -1,0 +1,102 @@
+"""Few photos, a network that begins frozen: that part sees every view once, and learning runs on its features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from clom.data.images import to_unit
+from clom.data.stream import Task
+from clom.data.views import Augmentation, augment, rotation_labels, rotations
+from clom.errors import UserError
+from clom.learning.heads import HeadSettings
+from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive
+from clom.learning.loop import Progress, Report, generator
+from clom.learning.protection.base import Protection
+
+
+class CachedContrastive(RotationContrastive):
+    """RotationContrastive on `head.views` views of every photo: the photo as it is, and augmented ones."""
+
+    def __init__(self, settings: ContrastiveSettings) -> None:
+        super().__init__(settings)
+        if not isinstance(settings.head, HeadSettings):
+            raise UserError("Views that are cached need a head that is solved, not one trained on ever new views.")
+        self.n_views = settings.head.views
+
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
+        how = self.settings
+
+        def on_batch(done: int, total: int) -> None:
+            report(Progress(number, "views", done, total, 1, 1, float("nan")))
+
+        randomness = generator(seed, "views", number)
+        bank = view_bank(
+            protection.net.frozen,
+            task.train.pixels,
+            how.augmentation,
+            self.rotations,
+            self.n_views,
+            randomness,
+            on_batch,
+        )
+        return OnBank(how, bank).learn(protection, number, task, seed, report)
+
+
+class OnBank(RotationContrastive):
+    """One task's learner: images are rows of the bank `[views, rotations, images, d]`."""
+
+    phase = "adapters"
+
+    def __init__(self, settings: ContrastiveSettings, bank: Tensor) -> None:
+        super().__init__(settings)
+        self.bank = bank
+
+    def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Two different views of each image, if there are two."""
+        n_views = len(self.bank)
+        first = torch.randint(n_views, index.shape, generator=randomness)
+        step = torch.randint(1, max(2, n_views), index.shape, generator=randomness)
+        views = [self.bank[view % n_views, :, index] for view in (first, first + step)]  # [image, rotation, d]
+        features = torch.cat([view.transpose(0, 1).flatten(0, 1) for view in views])
+        return features, rotation_labels(task.train.labels[index], task.n_classes, self.rotations).repeat(2)
+
+    def head_views(
+        self,
+        features_of: Callable[[Tensor], Tensor],
+        number: int,
+        task: Task,
+        n_views: int,
+        seed: int,
+        on_batch: Callable[[int, int], None],
+    ) -> tuple[Tensor, Tensor]:
+        labels = rotation_labels(task.train.labels, task.n_classes, self.rotations).repeat(len(self.bank))
+        on_batch(1, 1)
+        return features_of(self.bank.flatten(0, 2)), labels
+
+
+@torch.no_grad()
+def view_bank(
+    frozen: Callable[[Tensor], Tensor],
+    pixels: Tensor,
+    how: Augmentation,
+    n_rotations: int,
+    n_views: int,
+    randomness: torch.Generator,
+    on_batch: Callable[[int, int], None],
+    batch: int = 16,
+) -> Tensor:
+    """Features `[views, rotations, images, d]`; the first view is the photo itself, as answers will see it."""
+    parts = torch.split(pixels, batch)
+    views = []
+    for view in range(n_views):
+        features = []
+        for count, part in enumerate(parts, start=1):
+            images = to_unit(part) if view == 0 else augment(to_unit(part), how, randomness)
+            turned = rotations(images, n_rotations).contiguous(memory_format=torch.channels_last)
+            features.append(frozen(turned).view(n_rotations, len(part), -1))
+            on_batch(view * len(parts) + count, n_views * len(parts))
+        views.append(torch.cat(features, 1))
+    return torch.stack(views)

@@ -1,0 +1,176 @@
+"""A task learned as an out-of-distribution detector (the paper's Sec. "Learning Each Task as OOD Detection")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clom.data.stream import Task
+from clom.data.views import Augmentation, Order, classifier_views, contrastive_views
+from clom.learning.heads import HeadSettings, make_head, solve_head, weigh_rotations, widened
+from clom.learning.learners.base import (
+    Learner,
+    TrainingSettings,
+    settle_norms,
+    train_features,
+    training_views,
+    view_features,
+)
+from clom.learning.loop import Batch, Plan, Progress, Report, fit, generator
+from clom.learning.losses import supervised_contrastive
+from clom.learning.optim import OptimiserSettings, make_optimiser
+from clom.learning.protection.base import Protection
+from clom.learning.resume import State
+from clom.learning.schedule import Schedule
+from clom.nets.data_parallel import split_over_ranks
+from clom.settings import NonNegative, Positive, PositiveNumber, Settings
+
+
+class SgdHeadSettings(Settings):
+    """Step 2 as in the paper: SGD over fresh views, lr 0.1, divided by ten after 60, 75 and 90 of 100 epochs."""
+
+    plan: Plan = Plan(epochs=100, batch=128, schedule=Schedule(kind="steps", steps=(60, 75, 90), every="epoch"))
+    optimiser: OptimiserSettings = OptimiserSettings(kind="sgd", lr=0.1)
+
+
+class ContrastiveSettings(TrainingSettings):
+    """Both steps of learning a task."""
+
+    rotations: Literal[1, 4] = 4
+    """4: every rotation of a class is a class (CLOM). 1: no rotation classes anywhere, CLOM (w/o OOD)."""
+    temperature: PositiveNumber = 0.07
+    projection: Positive = 128
+    augmentation: Augmentation = Augmentation()
+    order: Order = "paper"
+    authors_loss: bool = False
+    """Count the anchor among its positives, as the authors' code does."""
+    cross_entropy: NonNegative = 0.0
+    """Weight of a rotation cross-entropy beside the contrastive loss in step 1; the paper has none."""
+    head: HeadSettings | SgdHeadSettings = HeadSettings()
+
+
+class Projection(nn.Sequential):
+    """g: features to contrastive representations; made for one task and thrown away after it."""
+
+    def __init__(self, n_features: int, n_out: int) -> None:
+        super().__init__(nn.Linear(n_features, n_features), nn.ReLU(), nn.Linear(n_features, n_out))
+
+
+class RotationContrastive(Learner):
+    """Step 1: supervised contrastive learning over rotation classes. Step 2: a linear head on the frozen features."""
+
+    phase = "features"
+    """What step 1 is called in reports of progress."""
+
+    def __init__(self, settings: ContrastiveSettings) -> None:
+        self.settings = settings
+        self.rotations = settings.rotations
+
+    def make_head(self, protection: Protection, number: int, n_classes: int) -> nn.Module:
+        how = self.settings.head
+        if isinstance(how, SgdHeadSettings):
+            return super().make_head(protection, number, n_classes)
+        # A solved head is never a masked one.
+        return make_head(how, protection.net.n_features, self.rotations * n_classes)
+
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
+        self._learn_features(protection, number, task, seed, report)
+        protection.eval()
+        if isinstance(self.settings.head, SgdHeadSettings):
+            return self._train_head(self.settings.head, protection, number, task, seed, report)
+        return self._solve_head(self.settings.head, protection, number, task, seed, report)
+
+    def _learn_features(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> None:
+        """Step 1: minimise L_c + L_r (Eq. 17)."""
+        how = self.settings
+        n_features = protection.net.n_features
+        projection = Projection(n_features, how.projection)
+        extra_head = nn.Linear(n_features, how.rotations * task.n_classes)
+        randomness = generator(seed, "views", number)
+
+        def loss_of(batch: Batch) -> Tensor:
+            images, classes = self.pairs(task, batch.index, randomness)
+            features, penalty = protection.training_features(images, number, batch.sweep_position(how.sweep))
+            z = F.normalize(projection(features))
+            loss = supervised_contrastive(z, classes, how.temperature, authors_form=how.authors_loss)  # Eq. 3
+            if how.cross_entropy:
+                loss = loss + how.cross_entropy * F.cross_entropy(extra_head(features), classes)
+            return loss + penalty
+
+        parts = [projection, extra_head] if how.cross_entropy else [projection]
+        train_features(protection, number, task, seed, how, loss_of, parts, randomness, report, self.phase)
+        views = training_views(task, how.augmentation, how.rotations, generator(seed, "settle", number))
+        settle_norms(protection, number, views)
+
+    def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Views of some training images, by default two in all rotations (`contrastive_views`), and their classes."""
+        how = self.settings
+        images, classes = contrastive_views(
+            task.train.pixels[index],
+            task.train.labels[index],
+            task.n_classes,
+            how.augmentation,
+            randomness,
+            rotations=how.rotations,
+            order=how.order,
+        )
+        return images.contiguous(memory_format=torch.channels_last), classes
+
+    def head_views(
+        self,
+        features_of: Callable[[Tensor], Tensor],
+        number: int,
+        task: Task,
+        n_views: int,
+        seed: int,
+        on_batch: Callable[[int, int], None],
+    ) -> tuple[Tensor, Tensor]:
+        """Frozen features of views of all training images, and their rotation classes."""
+        return view_features(
+            features_of, number, task, self.settings.augmentation, self.rotations, n_views, seed, on_batch=on_batch
+        )
+
+    def _solve_head(
+        self, how: HeadSettings, protection: Protection, number: int, task: Task, seed: int, report: Report
+    ) -> nn.Linear:
+        """Step 2, solved: features are taken once per view, then the convex problem of Eq. 4 is minimised."""
+
+        def on_batch(done: int, total: int) -> None:
+            report(Progress(number, "head", done, total, 1, 1, float("nan")))
+
+        features_of, kept = protection.frozen(number)
+        features, classes = self.head_views(features_of, number, task, how.views, seed, on_batch)
+        solved = solve_head(features, classes, self.rotations * task.n_classes, how)
+        weigh_rotations(solved, how.upright, self.rotations)
+        return widened(solved, kept, protection.net.n_features)
+
+    def _train_head(
+        self, how: SgdHeadSettings, protection: Protection, number: int, task: Task, seed: int, report: Report
+    ) -> nn.Module:
+        """Step 2 as the paper trains it: cross-entropy over rotation classes (Eq. 4), h frozen."""
+        head = self.make_head(protection, number, task.n_classes)
+        randomness = generator(seed, "head views", number)
+
+        def loss_of(batch: Batch) -> Tensor:
+            images, classes = classifier_views(
+                task.train.pixels[batch.index],
+                task.train.labels[batch.index],
+                task.n_classes,
+                self.settings.augmentation,
+                randomness,
+                rotations=self.rotations,
+            )
+            with torch.no_grad():
+                features = split_over_ranks(partial(protection.features, task=number), images)
+            return F.cross_entropy(head(features), classes)
+
+        optimiser = make_optimiser([(how.optimiser, [p for p in head.parameters() if p.requires_grad])])
+        order = generator(seed, "head batches", number)
+        state: list[State] = [head, randomness]
+        fit(loss_of, optimiser, how.plan, len(task.train), order, state=state, task=number, phase="head", report=report)
+        return head

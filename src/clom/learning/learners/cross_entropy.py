@@ -1,0 +1,43 @@
+"""CrossEntropy: a task learned as an ordinary classifier, as HAT and SupSup do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clom.data.images import to_unit
+from clom.data.stream import Task
+from clom.data.views import Augmentation, augment
+from clom.learning.learners.base import Learner, TrainingSettings, settle_norms, train_features, training_views
+from clom.learning.loop import Batch, Report, generator
+from clom.learning.protection.base import Protection
+
+
+class CrossEntropySettings(TrainingSettings):
+    augmentation: Augmentation = Augmentation(flip=False, colour=False, crop=False)
+
+
+class CrossEntropy(Learner):
+    """Features and head are learned together from the task's classes alone."""
+
+    rotations = 1
+
+    def __init__(self, settings: CrossEntropySettings) -> None:
+        self.settings = settings
+
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
+        how = self.settings
+        head = self.make_head(protection, number, task.n_classes)
+        randomness = generator(seed, "views", number)
+
+        def loss_of(batch: Batch) -> Tensor:
+            images = augment(to_unit(task.train.pixels[batch.index]), how.augmentation, randomness)
+            images = images.contiguous(memory_format=torch.channels_last)
+            features, penalty = protection.training_features(images, number, batch.sweep_position(how.sweep))
+            return F.cross_entropy(head(features), task.train.labels[batch.index]) + penalty
+
+        train_features(protection, number, task, seed, how, loss_of, [head], randomness, report)
+        settle_norms(protection, number, training_views(task, how.augmentation, 1, generator(seed, "settle", number)))
+        protection.eval()
+        return head

@@ -1,0 +1,1 @@
+"""What keeps old tasks intact while a new one is learned."""

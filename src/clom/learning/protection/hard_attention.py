@@ -1,0 +1,201 @@
+"""Hard attention to the task (HAT): a gate per unit and task; updates leave the open units of old tasks alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from clom.learning.losses import sparsity
+from clom.learning.protection.base import Protection
+from clom.nets.compact import compact, open_features, sub_network
+from clom.nets.data_parallel import split_over_ranks
+from clom.nets.gates import Gates, soft_gate
+from clom.nets.layers import GatedLayer, Net
+from clom.settings import NonNegative, PositiveNumber, Settings
+
+
+class HardAttentionSettings(Settings):
+    """HAT's numbers; defaults as in the paper (Appendix, hyper-parameters)."""
+
+    s_max: PositiveNumber = 700.0
+    sparsity_first: NonNegative = 0.75
+    """lambda_1, the weight of the sparsity term for the first task."""
+    sparsity_rest: NonNegative = 0.5
+    """lambda_t of all later tasks."""
+    clamp: PositiveNumber = 6.0
+    """Embeddings stay within +-clamp (authors' code)."""
+    initial: NonNegative = 1.0
+    """Embeddings start as N(initial_mean, initial^2)."""
+    initial_mean: float = Field(default=0.0, allow_inf_nan=False)
+    """Zero starts with half of all units closed, as in the paper; 1 with a sixth, which narrow networks need."""
+    binary: bool = True
+    """Outside training gates are exactly 0 or 1 and old tasks are exactly protected. Off: `sigmoid(s_max e)` and soft
+    protection as in the paper, which is what its ablation over s measures."""
+
+
+class HardAttention(Protection):
+    """Hard attention to the task (HAT), Sec. "Protecting OOD Model of Each Task Using Masks"."""
+
+    def __init__(self, net: Net, settings: HardAttentionSettings) -> None:
+        super().__init__()
+        self.net = net
+        self.settings = settings
+        self.exact = settings.binary
+        self.embeddings = nn.ModuleList()  # of each task: gate group -> e
+        self._current = -1  # the task being learned, with what `begin` prepares for it:
+        self._used: Gates = {}
+        self._guards: list[Guard] = []
+
+    @property
+    def n_tasks(self) -> int:
+        return len(self.embeddings)
+
+    def add_task(self) -> None:
+        self.net.add_task()
+        mine = _Embeddings(self.net.gate_sizes(), self.settings.initial_mean, self.settings.initial)
+        self.embeddings.append(mine.to(next(self.net.parameters()).device))
+
+    def gates(self, task: int) -> Gates:
+        """The task's mask as it is used outside training."""
+        embeddings = self.embeddings_of(task)
+        if self.settings.binary:
+            return {group: (e > 0).to(e.dtype) for group, e in embeddings.items()}
+        return {group: torch.sigmoid(self.settings.s_max * e) for group, e in embeddings.items()}
+
+    @torch.no_grad()
+    def used(self, before: int) -> Gates:
+        """Eq. 14: a unit counts as used as soon as one of the first `before` tasks opened it."""
+        total = {group: torch.zeros(size) for group, size in self.net.gate_sizes().items()}
+        for task in range(before):
+            total = {group: torch.maximum(total[group].to(a.device), a) for group, a in self.gates(task).items()}
+        return total
+
+    @torch.no_grad()
+    def capacity(self) -> dict[str, list[float]]:
+        after = [self.used(task + 1) for task in range(self.n_tasks)]
+        return {group: [round(float(used[group].mean()), 4) for used in after] for group in self.net.gate_sizes()}
+
+    def closed_groups(self, task: int) -> list[str]:
+        return [group for group, gate in self.gates(task).items() if not gate.any()]
+
+    def features(self, images: Tensor, task: int) -> Tensor:
+        features: Tensor = self.net(images, task, self.gates(task))
+        return features
+
+    def frozen(self, task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        if not self.settings.binary:
+            return super().frozen(task)
+        gates = self.gates(task)
+        small = compact(self.net, task, gates)
+        return lambda images: cast(Tensor, small(images, 0, {})), open_features(self.net, gates)
+
+    def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
+        s_max = self.settings.s_max
+        scale = annealed_scale(position, s_max)
+        gates = {group: soft_gate(e, scale, s_max) for group, e in self.embeddings_of(task).items()}
+        strength = self.settings.sparsity_first if task == 0 else self.settings.sparsity_rest
+        penalty = strength * sparsity(list(gates.values()), [self._used[group] for group in gates])
+        return split_over_ranks(lambda part: cast(Tensor, self.net(part, task, gates)), images), penalty
+
+    def weights(self, task: int) -> list[nn.Parameter]:
+        return self.net.shared_parameters() + self.net.task_parameters(task)
+
+    def mask_parameters(self, task: int) -> list[nn.Parameter]:
+        return list(self.embeddings_of(task).values())
+
+    def begin(self, task: int) -> None:
+        self._current = task
+        self._used = used = self.used(task)
+        self._guards = []
+        for layer in self.net.gated_layers():
+            closed, closed_bias = _closed(layer, used)
+            self._guards.append(Guard(layer.weight, closed))
+            if layer.bias is not None:
+                self._guards.append(Guard(layer.bias, closed_bias))
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        return sub_network(self.net, task, self.gates(task))
+
+    @torch.no_grad()
+    def forget(self, task: int, untouched: Net) -> None:
+        del self.embeddings[task]
+        self.net.forget_task(task)
+        used = self.used(self.n_tasks)
+        for layer, fresh in zip(self.net.gated_layers(), untouched.gated_layers(), strict=True):
+            closed, closed_bias = _closed(layer, used)
+            layer.weight.copy_(torch.where(closed > 0, layer.weight, fresh.weight))
+            if layer.bias is not None and fresh.bias is not None:
+                layer.bias.copy_(torch.where(closed_bias > 0, layer.bias, fresh.bias))
+
+    def before_step(self) -> None:
+        for guard in self._guards:
+            guard.remember()
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        for guard in self._guards:
+            guard.restore()
+        for embedding in self.mask_parameters(self._current):
+            embedding.clamp_(-self.settings.clamp, self.settings.clamp)
+
+    def embeddings_of(self, task: int) -> dict[str, nn.Parameter]:
+        """Gate group -> the task's e."""
+        embeddings = self.embeddings[task]
+        assert isinstance(embeddings, _Embeddings)
+        return embeddings.by_group()
+
+
+def _closed(layer: GatedLayer, used: Gates) -> tuple[Tensor, Tensor]:
+    """How much of a layer's weight, and of its bias, used units need: 1 is all of it, 0 nothing."""
+    # What has no gate behind it is used by every task.
+    post = torch.ones(1) if layer.gate_out is None else used[layer.gate_out]
+    pre = torch.ones(1) if layer.gate_in is None else used[layer.gate_in].repeat_interleave(layer.spread)
+    # Eq. 15: 1 - min(a_i, a_j), the same for every cell of a kernel.
+    closed = torch.minimum(post[:, None], pre.to(post.device)[None, :])
+    return closed.view(*closed.shape, *[1] * (layer.weight.ndim - 2)), post
+
+
+def annealed_scale(position: float, s_max: float) -> float:
+    """s rises from 1/s_max to s_max over a sweep: first every unit learns, at the end the gates have decided."""
+    return 1 / s_max + (s_max - 1 / s_max) * position
+
+
+class _Embeddings(nn.Module):
+    """The learnable e of one task, one vector per gate group, in the order of the network."""
+
+    def __init__(self, sizes: dict[str, int], mean: float, spread: float) -> None:
+        super().__init__()
+        self._groups = list(sizes)
+        self.values = nn.ParameterList(nn.Parameter(mean + spread * torch.randn(size)) for size in sizes.values())
+
+    def by_group(self) -> dict[str, nn.Parameter]:
+        return dict(zip(self._groups, self.values, strict=True))
+
+
+class Guard:
+    """Keeps the closed part of one parameter as it is: it masks the applied update, not the gradient, so that momentum,
+    weight decay and any optimiser are harmless."""
+
+    def __init__(self, parameter: Tensor, closed: Tensor) -> None:
+        self.parameter, self.closed = parameter, closed
+        self.exact = bool(((closed == 0) | (closed == 1)).all())
+        self.needed = bool((closed > 0).any())
+        # With gates of 0 and 1 the closed weights are constants of the whole task: kept once, put back after each step.
+        self.kept = parameter.detach().clone() if self.needed else None
+        self.mask = closed > 0
+
+    def remember(self) -> None:
+        if self.needed and not self.exact and self.kept is not None:
+            self.kept.copy_(self.parameter.detach())
+
+    def restore(self) -> None:
+        if self.kept is None:
+            return
+        if self.exact:
+            torch.where(self.mask, self.kept, self.parameter.data, out=self.parameter.data)
+        else:
+            self.parameter.data.copy_(self.kept + (1 - self.closed) * (self.parameter.data - self.kept))

@@ -1,0 +1,202 @@
+"""Supermask: weights are random and stay so; a task learns which of them to use (SupSup, Wortsman et al. 2020)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from clom.learning.protection.base import Protection
+from clom.nets.compact import compact, sub_network
+from clom.nets.data_parallel import split_over_ranks
+from clom.nets.layers import Net
+from clom.settings import Settings
+
+
+class SupermaskSettings(Settings):
+    sparsity: float = 32.0
+    """rho of the Erdos-Renyi rule: density `min(0.5, rho (out + in) / weights)`; larger is denser."""
+
+
+def density(shape: torch.Size, rho: float) -> float:
+    """The fraction of a layer's weights that a mask keeps."""
+    n_out, n_in = shape[0], shape[1]
+    return min(0.5, rho * (n_out + n_in) / math.prod(shape))
+
+
+def n_kept(shape: torch.Size, rho: float) -> int:
+    """How many weights that is. Rounded, not `n - int((1 - k) n)`, which floating point makes one too many at times."""
+    return max(1, round(density(shape, rho) * math.prod(shape)))
+
+
+class _TopAbsolute(torch.autograd.Function):
+    """A 0/1 mask of the `keep` largest |S|; backward, the gradient passes straight through with the sign of S.
+
+    It also reaches weights that are masked out now: that is how they come back.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, keep: int) -> Tensor:
+        ctx.save_for_backward(scores)
+        flat = scores.abs().flatten()
+        mask = torch.zeros_like(flat)
+        mask[flat.topk(keep, sorted=False).indices] = 1.0
+        return mask.view_as(scores)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (scores,) = ctx.saved_tensors
+        return grad_outputs[0] * scores.sign(), None
+
+
+def top_mask(scores: Tensor, keep: int) -> Tensor:
+    return cast(Tensor, _TopAbsolute.apply(scores, keep))  # type: ignore[no-untyped-call]
+
+
+def signed_constant(shape: tuple[int, ...]) -> Tensor:
+    """Random signs times sqrt(2 / fan-in): the weights that are never trained."""
+    return torch.sign(torch.randn(shape)) * math.sqrt(2 / math.prod(shape[1:]))
+
+
+class LearnedMask(nn.Module):
+    """A task's choice among the entries of one frozen tensor: scores while it is learned, then one bit per entry."""
+
+    bits: Tensor
+
+    def __init__(self, weight: Tensor, rho: float) -> None:
+        super().__init__()
+        self.shape, self.keep = weight.shape, n_kept(weight.shape, rho)
+        scores = torch.empty_like(weight, memory_format=torch.contiguous_format)
+        nn.init.kaiming_uniform_(scores, a=math.sqrt(5))
+        self.scores: nn.Parameter | None = nn.Parameter(scores)
+        self.register_buffer("bits", torch.zeros(math.ceil(weight.numel() / 8), dtype=torch.uint8))
+
+    def forward(self) -> Tensor:
+        """Zeros and ones in the shape of the weights."""
+        if self.scores is not None:
+            return top_mask(self.scores, self.keep)
+        flags = self.bits[:, None].bitwise_right_shift(_PLACES).bitwise_and(1)
+        return flags.flatten()[: self.shape.numel()].view(self.shape).float()
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """From now on the mask is what it is: 32 times smaller than its scores."""
+        flags = self().flatten().to(torch.uint8)
+        padded = F.pad(flags, (0, 8 * len(self.bits) - len(flags))).view(-1, 8)
+        self.bits.copy_(padded.bitwise_left_shift(_PLACES).sum(1))
+        self.scores = None
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: object) -> None:
+        if prefix + "scores" not in state:
+            self.scores = None  # a finished mask was saved
+        super()._load_from_state_dict(state, prefix, *args)
+
+
+_PLACES = torch.arange(8, dtype=torch.uint8)
+
+
+class MaskedHead(nn.Module):
+    """A frozen random linear layer without bias, of which a task learns a mask."""
+
+    def __init__(self, weight: Tensor, rho: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.mask = LearnedMask(weight, rho)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight * self.mask())
+
+
+class Supermask(Protection):
+    """One mask per task over the shared random weights; masks never touch each other."""
+
+    def __init__(self, net: Net, settings: SupermaskSettings) -> None:
+        super().__init__()
+        self.net = net
+        self.settings = settings
+        self._names = [name for name, p in net.named_parameters() if any(p is q for q in net.shared_parameters())]
+        with torch.no_grad():
+            for parameter in self._weights().values():
+                parameter.copy_(signed_constant(tuple(parameter.shape)))
+                parameter.requires_grad_(False)
+        self.head_signs = nn.Parameter(torch.sign(torch.randn(_HEAD_ROWS, net.n_features)), requires_grad=False)
+        self.tasks = nn.ModuleList()  # of each task: one mask for each of the network's weights
+
+    @property
+    def n_tasks(self) -> int:
+        return len(self.tasks)
+
+    def add_task(self) -> None:
+        self.net.add_task()
+        rho = self.settings.sparsity
+        self.tasks.append(nn.ModuleList(LearnedMask(weight, rho) for weight in self._weights().values()))
+
+    def make_head(self, task: int, n_outputs: int) -> nn.Module:
+        """All tasks mask the same random rows."""
+        constant = math.sqrt(2 / self.net.n_features)
+        return MaskedHead(self.head_signs[:n_outputs] * constant, self.settings.sparsity)
+
+    def finish(self, task: int, head: nn.Module) -> None:
+        for module in (*self.tasks[task].modules(), *head.modules()):
+            if isinstance(module, LearnedMask):
+                module.finish()
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        ones = {group: torch.ones(size) for group, size in self.net.gate_sizes().items()}
+        return sub_network(self.net, task, ones) | {f"mask {name}": mask for name, mask in self.masks(task).items()}
+
+    def forget(self, task: int, untouched: Net) -> None:
+        """The weights never learned anything."""
+        del self.tasks[task]
+        self.net.forget_task(task)
+
+    def masks(self, task: int) -> dict[str, Tensor]:
+        return {name: mask() for name, mask in zip(self._names, self._masks(task), strict=True)}
+
+    def features(self, images: Tensor, task: int) -> Tensor:
+        features: Tensor = functional_call(self.net, self._masked_weights(task), (images, task, {}))
+        return features
+
+    @torch.no_grad()
+    def frozen(self, task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """Masked once, not for every batch, with the normalisation folded in."""
+        net = copy.deepcopy(self.net)
+        for name, weight in self._masked_weights(task).items():
+            net.get_parameter(name).copy_(weight)
+        dense = compact(net, task, {group: torch.ones(size) for group, size in net.gate_sizes().items()})
+        return lambda images: cast(Tensor, dense(images, 0, {})), torch.arange(net.n_features)
+
+    def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
+        """No annealing and no penalty: the density of a mask is fixed."""
+        weights = self._masked_weights(task)
+        features = split_over_ranks(
+            lambda part: cast(Tensor, functional_call(self.net, weights, (part, task, {}))), images
+        )
+        return features, images.new_zeros(())
+
+    def weights(self, task: int) -> list[nn.Parameter]:
+        return self.net.task_parameters(task)
+
+    def mask_parameters(self, task: int) -> list[nn.Parameter]:
+        return [mask.scores for mask in self._masks(task) if mask.scores is not None]
+
+    def _masked_weights(self, task: int) -> dict[str, Tensor]:
+        return {
+            name: weight * mask()
+            for (name, weight), mask in zip(self._weights().items(), self._masks(task), strict=True)
+        }
+
+    def _weights(self) -> dict[str, nn.Parameter]:
+        return {name: self.net.get_parameter(name) for name in self._names}
+
+    def _masks(self, task: int) -> list[LearnedMask]:
+        return list(cast(Iterable[LearnedMask], self.tasks[task]))
+
+
+_HEAD_ROWS = 1024

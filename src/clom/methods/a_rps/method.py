@@ -1,0 +1,209 @@
+"""A-RPS, random path selection (Rajasegaran et al. 2019, arXiv 1906.01120).
+
+A group of tasks trains one random path through a network of parallel modules; the modules of earlier paths are frozen
+and stay in use. Exemplars and a distillation of growing weight hold on to what stays trainable: skips and classifier.
+
+This does not claim to reproduce the paper's 60.8 and 53.5 on CIFAR-100. The public code is RPS-Net; the two additions
+of A-RPS have none. Its switching by capacity is here a stand-in of our own (`fisher_capacity`; the default is RPS-Net's
+fixed interval), its weighting of paths by peak response is left out: modules are summed.
+
+| RPS-Net's code | here | why |
+|---|---|---|
+| the teacher runs on the new paths, too | on the previous ones | modules that never learned would corrupt the targets |
+| frozen modules keep normalising by batches | evaluation mode | their running statistics would drift |
+| best epoch and best candidate by test accuracy | last epoch; by validation images | test images are for testing |
+| outputs for all classes up front | outputs of the classes seen | the number of classes is not known |
+| level 7 without its skip | with it, as levels 2, 3, 5, 9 | looks like a slip |
+| rotation by up to 10 degrees | shift and flip only | the views offer no small rotations |
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clom.data.images import to_unit
+from clom.data.stream import Task
+from clom.errors import UserError
+from clom.learning.distillation import soft_kl, teacher_of
+from clom.learning.loop import Report
+from clom.methods.a_rps.paths import PathNet, PathSettings, draw_path
+from clom.methods.a_rps.switching import Interval, Switching
+from clom.methods.families.base import channels_last
+from clom.methods.families.replay import ReplayMethod, ReplaySettings
+from clom.methods.families.shared import LossOf
+from clom.nets import NetSettings
+from clom.nets.plain import CosineHead, LinearHead
+from clom.settings import NonNegative, Positive
+
+Head = LinearHead | CosineHead
+TEMPERATURE = 2.0
+
+
+class ARpsSettings(ReplaySettings):
+    paths: PathSettings = PathSettings()
+    """The method's own network; the experiment's is not used."""
+    switching: Switching = Interval()
+    prefer_free: bool = False
+    """Ours: draw among unused modules while a level has any. RPS-Net draws among all."""
+    candidates: Positive = 1
+    """G: how many runs are tried for every task, the best one kept. RPS-Net tries 8, which costs 8 times as much."""
+    distill: Literal["repo", "kl_old"] = "repo"
+    """`repo`: as in the public code. `kl_old`: a plain divergence over the old classes, mean over the batch."""
+    gamma: NonNegative = 2.5
+    """How fast the weight of the distillation grows after J tasks; J is the `interval` of `switching`."""
+    repeat_exemplars: Positive = 1
+    """How often an epoch shows each exemplar: 1 in RPS-Net's CIFAR script, 10 in its MNIST script."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A candidate: the trained network and how well it does on held-out images."""
+
+    accuracy: float
+    backbone: PathNet
+    head: Head
+
+
+class ARps(ReplayMethod):
+    """Random paths, exemplars, distillation."""
+
+    name = "a-rps"
+    settings_type = ARpsSettings
+    settings: ARpsSettings
+    backbone: PathNet  # type: ignore[assignment]  # not the experiment's network
+    age: Tensor
+    switch_due: Tensor
+
+    def __init__(self, net: NetSettings, settings: ARpsSettings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__(net, settings, image_shape, seed)
+        self.register_buffer("age", torch.tensor(0))  # tasks learned on the current path
+        self.register_buffer("switch_due", torch.tensor(False))  # whether the next task begins a new path
+
+    def _make_backbone(self) -> PathNet:  # type: ignore[override]
+        return PathNet(self.settings.paths, self.image_shape[-1])
+
+    def _learn(self, task: Task, report: Report) -> None:
+        if self.settings.candidates > 1 and not len(task.validation):
+            raise UserError(f"Task '{task.name}' has no validation images to choose a candidate by: set candidates=1.")
+        before = self.backbone, self.head
+        runs = (self._run(number, before, task, report) for number in range(self.settings.candidates))
+        best = max(runs, key=lambda run: run.accuracy)
+        self.backbone, self.head = best.backbone, best.head
+        self._plan_next_path(task)
+        self.keep(task, self._random_exemplars(task))
+
+    def _run(self, number: int, before: tuple[PathNet, Head], task: Task, report: Report) -> _Run:
+        """Train one candidate, starting from the networks `before` this task."""
+        self.backbone, self.head = copy.deepcopy(before)
+        if self.switch_due:
+            self._begin_path(number)
+        self.backbone.freeze()
+        learning = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        # `before` has no module of the new path, so the teacher answers with the previous paths alone.
+        teacher = teacher_of(nn.Sequential(*before)) if self.n_old else None
+        phase = "learning" if self.settings.candidates == 1 else f"candidate {number + 1}"
+        pixels, labels = self._with_exemplars(*self.new_data(task), self.settings.repeat_exemplars)
+        self.train_on(pixels, labels, self._loss(teacher), learning, report, phase=phase)
+        return _Run(self._accuracy(task), self.backbone, self.head)
+
+    def _begin_path(self, candidate: int) -> None:
+        randomness = self.random(f"path of candidate {candidate + 1}")
+        everything_so_far = self.backbone.fixed() | self.backbone.path()
+        self.backbone.begin(draw_path(everything_so_far, randomness, self.settings.prefer_free))
+        channels_last(self)
+        if not trainable(self.backbone.path(), self.backbone.fixed()).any():
+            warnings.warn(
+                f"The random path of task '{self.tasks[-1].name}' has only modules that are frozen already: the task "
+                "trains skips and classifier alone. More paths.modules or prefer_free avoid that.",
+                stacklevel=6,
+            )
+
+    def _loss(self, teacher: nn.Module | None) -> LossOf:
+        settings, n_old = self.settings, self.n_old
+        weight = phi(len(self.tasks) - 1, settings.switching.interval, settings.gamma)
+
+        def loss_of(images: Tensor, labels: Tensor) -> Tensor:
+            """`CE + phi(k) L_dist`."""
+            outputs = self.logits(images)
+            loss = F.cross_entropy(outputs, labels)
+            if teacher is None:
+                return loss
+            with torch.no_grad():
+                old = teacher(images)[:, :n_old]
+            if settings.distill == "repo":
+                return loss + weight * repo_distillation(outputs, old, labels, settings.plan.batch)
+            return loss + weight * soft_kl(outputs[:, :n_old], old, TEMPERATURE)
+
+        return loss_of
+
+    def _with_exemplars(self, pixels: Tensor, labels: Tensor, times: int = 1) -> tuple[Tensor, Tensor]:
+        if not len(self.memory):
+            return pixels, labels
+        stored, their_labels = self.exemplars()
+        return torch.cat([pixels, *[stored] * times]), torch.cat([labels, *[their_labels] * times])
+
+    @torch.no_grad()
+    def _accuracy(self, task: Task) -> float:
+        """Mean over the classes so far: new ones on validation images, old ones on exemplars, all that is left."""
+        if self.settings.candidates == 1:
+            return 0.0  # nothing to choose
+        pixels, labels = self._with_exemplars(task.validation.pixels, task.validation.labels + self.n_old)
+        right = (self.scores(pixels).argmax(1) == labels).double()
+        return float(torch.stack([right[labels == label].mean() for label in torch.unique(labels)]).mean())
+
+    def _plan_next_path(self, task: Task) -> None:
+        self.age.fill_(1 if self.switch_due else int(self.age) + 1)
+        self.switch_due.fill_(
+            self.settings.switching.should_switch(
+                len(self.tasks) - 1, int(self.age), lambda samples: self._fisher(task, samples)
+            )
+        )
+
+    def _fisher(self, task: Task, samples: int) -> Tensor:
+        """Diagonal empirical Fisher information of what learns on the current path: `mean (d log p(y|x) / d w)^2`."""
+        modules = self.backbone.modules_in(trainable(self.backbone.path(), self.backbone.fixed()))
+        weights = [weight for module in modules for weight in module.parameters()]
+        pixels, labels = self._with_exemplars(*self.new_data(task))
+        chosen = torch.randperm(len(labels), generator=self.random("fisher"))[:samples]
+        total = [torch.zeros_like(weight) for weight in weights]
+        for row in chosen.tolist() if weights else []:
+            log_likelihood = -F.cross_entropy(self.logits(to_unit(pixels[row : row + 1])), labels[row : row + 1])
+            for squares, gradient in zip(total, torch.autograd.grad(log_likelihood, weights), strict=True):
+                squares += gradient**2
+        return torch.cat([squares.flatten() for squares in total]) / len(chosen) if weights else torch.empty(0)
+
+    def _random_exemplars(self, task: Task) -> list[Tensor]:
+        randomness = self.random("exemplars")
+        rows = [(task.train.labels == label).nonzero().flatten() for label in range(task.n_classes)]
+        return [of_class[torch.randperm(len(of_class), generator=randomness)[: self.quota]] for of_class in rows]
+
+
+def trainable(path: Tensor, fixed: Tensor) -> Tensor:
+    """The modules that learn: on the current path and not frozen (spec: train = path AND NOT fixed)."""
+    return path & ~fixed
+
+
+def phi(task: int, interval: int, gamma: float) -> float:
+    """The weight of the distillation: 1 up to task J, counted from 0, then growing by gamma with every task."""
+    return 1.0 if task <= interval else gamma * (task - interval)
+
+
+def repo_distillation(outputs: Tensor, teacher: Tensor, labels: Tensor, nominal_batch: int) -> Tensor:
+    """The public code's distillation, with its oddities.
+
+    Targets are the teacher's outputs for the old classes and 0 or 1 for the others, all taken as logits; negative terms
+    are cut off, so it is no divergence; the sum is divided by the batch size that was asked for, full or not.
+    """
+    n_old = teacher.shape[1]
+    new = F.one_hot(labels, outputs.shape[1])[:, n_old:].to(outputs.dtype)
+    targets = (torch.cat([teacher, new], 1) / TEMPERATURE).log_softmax(1)
+    terms = targets.exp() * (targets - (outputs / TEMPERATURE).log_softmax(1))
+    return terms.clamp(min=0).sum() / nominal_batch

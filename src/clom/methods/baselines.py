@@ -1,0 +1,56 @@
+"""The two ends of the scale: fine-tuning, which forgets everything, and joint training, which keeps everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from clom.data.memory import Memory
+from clom.data.stream import Task
+from clom.learning.loop import Report
+from clom.methods.families.base import channels_last, seeded
+from clom.methods.families.shared import SharedNetwork, SharedSettings
+from clom.nets import NetSettings
+
+
+class FineTune(SharedNetwork):
+    """Each task trained in turn with cross-entropy over all classes so far: the lower bound."""
+
+    name = "finetune"
+    settings_type = SharedSettings
+
+    def _learn(self, task: Task, report: Report) -> None:
+        self._fit(*self.new_data(task), report)
+
+    def _fit(self, pixels: Tensor, labels: Tensor, report: Report) -> None:
+        def loss_of(images: Tensor, labels: Tensor) -> Tensor:
+            return F.cross_entropy(self.logits(images), labels)
+
+        self.train_on(pixels, labels, loss_of, list(self.parameters()), report)
+
+
+class Joint(FineTune):
+    """A new network for all data so far after every task: the upper bound. It keeps every training image."""
+
+    name = "joint"
+    settings_type = SharedSettings
+
+    def __init__(self, net: NetSettings, settings: SharedSettings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__(net, settings, image_shape, seed)
+        self.memory = Memory()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory.n_bytes
+
+    def _learn(self, task: Task, report: Report) -> None:
+        self.memory.add(len(self.tasks) - 1, task.train.pixels, task.train.labels)
+        with seeded(self.seed, "network"):
+            self.backbone = self._make_backbone()
+            self.head = self._make_head(self.backbone.n_features)
+            for learned in self.tasks:
+                self.head.grow(learned.n_classes)
+        channels_last(self)
+        self._fit(self.memory.pixels, self.memory.labels + self.offsets()[self.memory.tasks], report)

@@ -1,0 +1,203 @@
+"""What every system is: something that learns one task after another and scores images for each of them."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from clom.data.stream import Task
+from clom.errors import UserError
+from clom.learning.calibration import Affine
+from clom.learning.loop import Report, generator, silent
+from clom.learning.resume import Checkpoints, Journal
+from clom.methods.families.task_record import TaskRecord
+from clom.nets import NetSettings
+from clom.nets.data_parallel import broadcast_state
+from clom.settings import Settings
+
+Blocks = list[Tensor]
+"""One tensor `[images, classes of the task]` of scores for every learned task; high = belongs."""
+
+
+@dataclass(frozen=True)
+class LearnedTask:
+    """What is remembered of a task besides numbers."""
+
+    name: str
+    class_names: tuple[str, ...]
+    record: TaskRecord | None = None
+    """When and from what it was learned, where somebody noted it."""
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
+
+
+class Method(nn.Module, ABC):
+    """A continual learner. `learn` may be called for ever; nothing is announced in advance.
+
+    A system implements `_open_task`, which grows whatever a new task needs (and is all that loading a file needs), and
+    `_learn`, which trains it. All its state is in parameters and buffers, so saving and loading are the same for all.
+    """
+
+    name: ClassVar[str]
+    settings_type: ClassVar[type[Settings]]
+    exact_memory: bool = False
+    """Whether old blocks stay bit-identical for ever, so that scores never need computing twice."""
+
+    def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        if height != width:
+            raise UserError(f"Images must be square, these are {height} x {width}. Crop or resize them first.")
+        self.net_settings, self.settings = net, settings
+        self.image_shape = (channels, height, width)
+        self.seed = seed
+        self.tasks: list[LearnedTask] = []
+
+    def learn(self, task: Task, report: Report = silent, checkpoints: Checkpoints | None = None) -> Self:
+        """Learn one more task. If that fails or is interrupted, the method is as it was before.
+
+        With `checkpoints` it goes on where an earlier, interrupted call with the same task was, and the result is that
+        of an unbroken call to the last bit.
+        """
+        self._check(task)
+        before = copy.deepcopy(self)
+        if checkpoints is not None:
+            report = Journal(self, report, checkpoints)
+        try:
+            with seeded(self.seed, "learn", len(self.tasks)):
+                self.open_task(LearnedTask(task.name, task.class_names))
+                self._learn(task, report)
+            broadcast_state(self)
+            self._check_numbers(task)
+            self.zero_grad(set_to_none=True)  # gradients of finished tasks would be kept for ever
+        except BaseException:
+            self.__dict__.update(before.__dict__)
+            raise
+        return self
+
+    def forget(self, number: int) -> str:
+        """Remove a task; the scores of the others stay as they are to the last bit.
+
+        Returns what of it cannot be taken back, as a sentence, or nothing. If it fails, the method is as it was.
+        """
+        before = copy.deepcopy(self)
+        try:
+            forgotten = self.tasks.pop(number)
+            with seeded(self.seed, "forget", number):
+                return self._forget(number, forgotten)
+        except BaseException:
+            self.__dict__.update(before.__dict__)
+            raise
+
+    def _forget(self, number: int, task: LearnedTask) -> str:
+        """Drop what belongs to task `number`, which has just left `self.tasks`."""
+        raise UserError(f"{self.name} cannot forget a task: all of its tasks share the same numbers.")
+
+    def open_task(self, task: LearnedTask) -> None:
+        """Make room for a task without learning it: the first half of `learn`, and how a stored model is rebuilt."""
+        self.tasks.append(task)
+        self._open_task(task)
+        channels_last(self)
+
+    @abstractmethod
+    def _open_task(self, task: LearnedTask) -> None:
+        """Grow for `task`, the last of `self.tasks`."""
+
+    @abstractmethod
+    def _learn(self, task: Task, report: Report) -> None:
+        """Train on the last of `self.tasks`, whose room was just made."""
+
+    @abstractmethod
+    def blocks(self, pixels: Tensor) -> Blocks:
+        """Raw scores of images (bytes, or numbers in [0, 1]) for every learned task."""
+
+    def block(self, pixels: Tensor, task: int) -> Tensor:
+        """The scores of one task."""
+        return self.blocks(pixels)[task]
+
+    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+        """`blocks`, and how much each image looks like each task's own, `[images, tasks]`; high = belongs.
+
+        Each task's numbers have a scale of their own: compare them with those of its own held-out images. A column
+        depends on its task alone, so later tasks never change it.
+        """
+        blocks = self.blocks(pixels)
+        return blocks, strongest(blocks, len(pixels))
+
+    def belonging(self, pixels: Tensor) -> Tensor:
+        """The second of `answers`."""
+        return self.answers(pixels)[1]
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        """Every number that the task's scores are computed from, by name; names do not tell the task's position.
+
+        Two models with equal ones answer alike for the task. Methods whose tasks share everything give everything.
+        """
+        return dict(self.state_dict())
+
+    def calibrations(self) -> Mapping[str, Affine]:
+        """Ways of making the blocks comparable, the preferred one first; they never change an answer within a task."""
+        return {"none": Affine.identity(len(self.tasks))}
+
+    def capacity(self) -> Mapping[str, Sequence[float]]:
+        """Gate group -> fraction of its units in use after each task; empty for methods without gates."""
+        return {}
+
+    def n_parameters(self) -> int:
+        """Numbers that inference needs."""
+        return sum(p.numel() for p in self.parameters())
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of training or validation samples kept between tasks."""
+        return 0
+
+    def _check_numbers(self, task: Task) -> None:
+        """The last step of all can ruin the weights without any loss that shows it."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters()):
+            raise UserError(
+                f"Learning task '{task.name}' diverged: some weights are no numbers any more. What was learned before "
+                "is intact. A smaller learning rate usually helps."
+            )
+
+    def _check(self, task: Task) -> None:
+        shape = tuple(task.train.pixels.shape[1:])
+        if shape != self.image_shape:
+            raise UserError(f"Task '{task.name}' has images of shape {shape}, this model learns {self.image_shape}.")
+        if task.n_classes < 1 or len(task.train) == 0:
+            raise UserError(f"Task '{task.name}' has nothing to learn: {task.n_classes} classes, no images.")
+        known = {name for learned in self.tasks for name in learned.class_names}
+        again = known.intersection(task.class_names)
+        if again:
+            raise UserError(f"Task '{task.name}' brings classes that were learned before: {', '.join(sorted(again))}.")
+        missing = set(range(task.n_classes)) - set(task.train.labels.tolist())
+        if missing:
+            names = ", ".join(task.class_names[label] for label in sorted(missing))
+            raise UserError(f"Task '{task.name}' has no training images of: {names}.")
+
+
+def strongest(blocks: Blocks, n_images: int) -> Tensor:
+    """The highest score of every block, `[images, tasks]`."""
+    return torch.stack([block.max(1).values for block in blocks], 1) if blocks else torch.empty(n_images, 0)
+
+
+def channels_last(module: nn.Module) -> None:
+    """The memory layout in which CPUs convolve 1.2 to 1.4 times faster; values do not change."""
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+@contextmanager
+def seeded(seed: int, *path: int | str) -> Iterator[None]:
+    """Torch's own randomness (initial weights, dropout) from this seed inside, and undisturbed outside."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(seed, *path).initial_seed())
+        yield

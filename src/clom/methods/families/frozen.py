@@ -1,0 +1,107 @@
+"""Frozen pretrained features, read by statistics of each class: what any learner of adapters has to beat.
+
+| name | reads features by | keeps |
+|---|---|---|
+| `ncm` | the nearest class mean, as iCaRL does (Rebuffi et al. 2017), but of all training images | a mean per class |
+| `slda` | streaming linear discriminant analysis (Hayes and Kanan 2020) | the means and one covariance |
+
+Nothing is trained by gradients. The published covariance weighs its samples by when they came; ours is the pooled
+covariance of all samples so far, which does not depend on their order and is what the published one tends to.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clom.data.images import to_unit
+from clom.errors import UserError
+from clom.learning.loop import Progress, Report, silent
+from clom.learning.nearest_mean import nearness
+from clom.methods.families.base import Blocks, LearnedTask, Method, seeded, strongest
+from clom.nets import NetSettings
+from clom.nets.pretrained.efficientnet_lite import EfficientNetLite0, PretrainedSettings
+from clom.settings import Settings
+
+
+class FrozenMethod(Method):
+    """Scores of all classes so far from frozen features; blocks are slices of them."""
+
+    kept_by_class: ClassVar[tuple[str, ...]]
+    """Buffers with a row for each class."""
+    read_by: ClassVar[tuple[str, ...]]
+    """Those of them that scores are computed from."""
+    means: Tensor
+    """Of the features of each class, `[classes of all tasks, d]`; an old one never changes."""
+
+    def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__(net, settings, image_shape, seed)
+        if not isinstance(net, PretrainedSettings):
+            raise UserError(f"{self.name} reads pretrained features: it needs the network 'efficientnet-lite0'.")
+        with seeded(seed, "network"):
+            self.backbone = EfficientNetLite0(net)
+
+    @abstractmethod
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
+        """`[n, classes]` for all classes or some of them."""
+
+    @torch.no_grad()
+    def blocks(self, pixels: Tensor) -> Blocks:
+        """Each task's classes apart: one product for all of them might round otherwise once there are more."""
+        features = self.embed(pixels)
+        return [self.scores(features, self.rows(task)) for task in range(len(self.tasks))]
+
+    @torch.no_grad()
+    def block(self, pixels: Tensor, task: int) -> Tensor:
+        return self.scores(self.embed(pixels), self.rows(task))
+
+    def rows(self, task: int) -> slice:
+        """Where the classes of a task are among all classes."""
+        start = sum(learned.n_classes for learned in self.tasks[:task])
+        return slice(start, start + self.tasks[task].n_classes)
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        read_by = {name: getattr(self, name)[self.rows(task)] for name in self.read_by}
+        return read_by | {f"backbone.{name}": value for name, value in self.backbone.state_dict().items()}
+
+    def _forget(self, number: int, task: LearnedTask) -> str:
+        start = sum(learned.n_classes for learned in self.tasks[:number])
+        for name in self.kept_by_class:
+            values = getattr(self, name)
+            setattr(self, name, torch.cat([values[:start], values[start + task.n_classes :]]))
+        return ""
+
+    @torch.no_grad()
+    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+        """An image belongs to a task as much as it is near to the mean of one of its classes."""
+        features, tasks = self.embed(pixels), range(len(self.tasks))
+        blocks = [self.scores(features, self.rows(task)) for task in tasks]
+        return blocks, strongest([self.near(features, self.rows(task)) for task in tasks], len(pixels))
+
+    def near(self, features: Tensor, rows: slice) -> Tensor:
+        """How near features are to the means of some classes, `[n, classes]`."""
+        return nearness(features, F.normalize(self.means[rows]).float())
+
+    @torch.no_grad()
+    def embed(self, pixels: Tensor, report: Report = silent, batch: int = 64) -> Tensor:
+        """The frozen features of images."""
+        parts = torch.split(pixels, batch) if len(pixels) else ()
+        features = [torch.empty(0, self.backbone.n_features)]
+        for done, part in enumerate(parts, start=1):
+            features.append(self.backbone(to_unit(part).contiguous(memory_format=torch.channels_last)))
+            report(Progress(len(self.tasks) - 1, "features", done, len(parts), 1, 1, float("nan")))
+        return torch.cat(features)
+
+    def features(self, pixels: Tensor, task: int) -> Tensor:
+        """The same for every task."""
+        return self.embed(pixels)
+
+
+def more_rows(values: Tensor, count: int) -> Tensor:
+    """Zeros for the classes that are about to be learned."""
+    return torch.cat([values, values.new_zeros(count, *values.shape[1:])])

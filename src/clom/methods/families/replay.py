@@ -1,0 +1,72 @@
+"""What systems with exemplars share: a memory of ranked images, its quota, and the data a new task is trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from clom.data.memory import Memory
+from clom.data.stream import Task
+from clom.methods.families.shared import SharedNetwork, SharedSettings
+from clom.nets import NetSettings
+from clom.settings import Count, Settings
+
+
+class MemorySettings(Settings):
+    """How much is kept. The paper: 200 images in all for ten classes, 2000 for a hundred or two hundred."""
+
+    size: Count = 200
+    mode: Literal["total", "per_class"] = "total"
+    """`total`: `size` images shared by the classes seen so far; `per_class`: `size` images of every class."""
+    rounding: Literal["floor", "ceil"] = "floor"
+    """`ceil`, as some of the original codes do it, keeps a few images more than `size` between tasks."""
+
+    def quota(self, n_classes: int) -> int:
+        """Images per class when `n_classes` were seen."""
+        if self.mode == "per_class":
+            return self.size
+        return (math.floor if self.rounding == "floor" else math.ceil)(self.size / n_classes)
+
+
+class ReplaySettings(SharedSettings):
+    memory: MemorySettings = MemorySettings()
+
+
+class ReplayMethod(SharedNetwork):
+    """A shared network that trains on the new images and on exemplars of the old classes."""
+
+    settings: ReplaySettings
+
+    def __init__(self, net: NetSettings, settings: ReplaySettings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__(net, settings, image_shape, seed)
+        self.memory = Memory()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory.n_bytes
+
+    @property
+    def quota(self) -> int:
+        return self.settings.memory.quota(self.n_seen)
+
+    def exemplars(self) -> tuple[Tensor, Tensor]:
+        """The stored images, labels counted through all tasks."""
+        return self.memory.pixels, self.memory.labels + self.offsets()[self.memory.tasks]
+
+    def new_and_stored(self, task: Task) -> tuple[Tensor, Tensor]:
+        """The new training images and all exemplars, each once."""
+        pixels, labels = self.new_data(task)
+        if not len(self.memory):
+            return pixels, labels
+        stored, their_labels = self.exemplars()
+        return torch.cat([pixels, stored]), torch.cat([labels, their_labels])
+
+    def keep(self, task: Task, ranked: Sequence[Tensor]) -> None:
+        """Store the new task's exemplars, `ranked[c]` the best training images of class c in order, and make room."""
+        self.memory.shrink(self.quota)
+        for rows in ranked:
+            self.memory.add(len(self.tasks) - 1, task.train.pixels[rows], task.train.labels[rows])

@@ -1,0 +1,148 @@
+"""The family of systems with one network and one growing head for all tasks: blocks are slices of its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from clom.data.images import to_unit
+from clom.data.stream import Task
+from clom.data.views import Augmentation, augment
+from clom.learning.loop import Batch, Plan, Report, fit, generator
+from clom.learning.optim import OptimiserSettings, make_optimiser
+from clom.learning.resume import State
+from clom.methods.families.base import Blocks, LearnedTask, Method, seeded
+from clom.nets import NetSettings
+from clom.nets.plain import Backbone, CosineHead, LinearHead
+from clom.settings import Settings
+
+LossOf = Callable[[Tensor, Tensor], Tensor]
+"""Augmented images `[n, 3, h, w]` and their labels, counted through all tasks, to a loss."""
+
+
+class SharedSettings(Settings):
+    """How a task is trained, whatever the loss."""
+
+    plan: Plan = Plan()
+    optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=2e-3)
+    augmentation: Augmentation = Augmentation(flip=False, colour=False, crop=False)
+
+
+class SharedNetwork(Method):
+    """One network and one head over all classes seen so far. Labels inside count through all tasks."""
+
+    settings: SharedSettings
+
+    def __init__(self, net: NetSettings, settings: SharedSettings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__(net, settings, image_shape, seed)
+        with seeded(seed, "network"):
+            self.backbone = self._make_backbone()
+            self.head = self._make_head(self.backbone.n_features)
+
+    def _make_backbone(self) -> Backbone:
+        return Backbone(self.net_settings, self.image_shape[-1])
+
+    def _make_head(self, n_features: int) -> LinearHead | CosineHead:
+        return LinearHead(n_features)
+
+    def _open_task(self, task: LearnedTask) -> None:
+        self.head.grow(task.n_classes)
+        self.eval()
+
+    @property
+    def n_seen(self) -> int:
+        """Classes seen so far, those of the task being learned included."""
+        return sum(task.n_classes for task in self.tasks)
+
+    @property
+    def n_old(self) -> int:
+        """Classes of all tasks but the last."""
+        return sum(task.n_classes for task in self.tasks[:-1])
+
+    def offsets(self) -> Tensor:
+        """Where each task's classes start when classes are counted through all tasks."""
+        return torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)[:-1]
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Of prepared images, for all classes seen so far; used in training, with gradients."""
+        outputs: Tensor = self.head(self.backbone(images))
+        return outputs
+
+    def scores(self, pixels: Tensor) -> Tensor:
+        """`[n, classes seen]`: what answers are read from; the head's outputs unless a system knows better."""
+        outputs: Tensor = self.head(self.embed(pixels))
+        return outputs
+
+    @torch.no_grad()
+    def blocks(self, pixels: Tensor) -> Blocks:
+        return list(torch.split(self.scores(pixels), [task.n_classes for task in self.tasks], 1))
+
+    def features(self, pixels: Tensor, task: int) -> Tensor:
+        """The same for every task: the network is shared."""
+        return self.embed(pixels)
+
+    @torch.no_grad()
+    def embed(self, pixels: Tensor) -> Tensor:
+        """Features of plain images, in evaluation mode and in portions."""
+        training = self.training
+        self.eval()
+        parts = [
+            self.backbone(to_unit(part).contiguous(memory_format=torch.channels_last))
+            for part in torch.split(pixels, 256)
+        ]
+        self.train(training)
+        return torch.cat(parts) if len(pixels) else torch.empty(0, self.backbone.n_features)
+
+    def train_on(
+        self,
+        pixels: Tensor,
+        labels: Tensor,
+        loss_of: LossOf,
+        parameters: Sequence[nn.Parameter],
+        report: Report,
+        *,
+        how: SharedSettings | None = None,
+        phase: str = "learning",
+        views: int = 1,
+        state: Sequence[State] = (),
+        before_step: Callable[[], None] | None = None,
+        after_step: Callable[[], None] | None = None,
+    ) -> None:
+        """Minimise `loss_of` over these images by moving `parameters`; afterwards the method is in evaluation mode.
+
+        With several `views` a batch holds all its images augmented once, then all of them augmented again, and so on.
+        `state` is what changes meanwhile outside of the method, above all generators that `loss_of` draws from.
+        """
+        how = how or self.settings
+        randomness = self.random(f"{phase} views")
+
+        def loss_of_batch(batch: Batch) -> Tensor:
+            index = batch.index.repeat(views)
+            images = augment(to_unit(pixels[index]), how.augmentation, randomness)
+            return loss_of(images.contiguous(memory_format=torch.channels_last), labels[index])
+
+        self.train()
+        fit(
+            loss_of_batch,
+            make_optimiser([(how.optimiser, parameters)]),
+            how.plan,
+            len(labels),
+            self.random(f"{phase} batches"),
+            state=[randomness, *state],
+            task=len(self.tasks) - 1,
+            phase=phase,
+            before_step=before_step,
+            after_step=after_step,
+            report=report,
+        )
+        self.eval()
+
+    def new_data(self, task: Task) -> tuple[Tensor, Tensor]:
+        """The new task's training images, labels counted through all tasks."""
+        return task.train.pixels, task.train.labels + self.n_old
+
+    def random(self, purpose: str) -> torch.Generator:
+        """A source of randomness of its own for each purpose and task."""
+        return generator(self.seed, purpose, len(self.tasks) - 1)

@@ -1,0 +1,46 @@
+"""NCM: the nearest class mean on frozen features, as in iCaRL (Rebuffi et al. 2017), but of all training images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clom.data.stream import Task
+from clom.learning.loop import Report
+from clom.learning.nearest_mean import mean_directions
+from clom.methods.families.base import LearnedTask
+from clom.methods.families.frozen import FrozenMethod, more_rows
+from clom.nets import NetSettings
+from clom.settings import Settings
+
+
+class NcmSettings(Settings):
+    """Nothing to set."""
+
+
+class Ncm(FrozenMethod):
+    """The class whose mean direction is nearest. An old mean never changes, so nothing is forgotten."""
+
+    name = "ncm"
+    settings_type = NcmSettings
+    exact_memory = True
+    kept_by_class = read_by = ("means",)
+
+    def __init__(self, net: NetSettings, settings: NcmSettings, image_shape: Sequence[int], seed: int = 0) -> None:
+        super().__init__(net, settings, image_shape, seed)
+        self.register_buffer("means", torch.empty(0, self.backbone.n_features))
+
+    def _open_task(self, task: LearnedTask) -> None:
+        self.means = more_rows(self.means, task.n_classes)
+
+    def _learn(self, task: Task, report: Report) -> None:
+        features = self.embed(task.train.pixels, report)
+        self.means[-task.n_classes :] = mean_directions(features, task.train.labels, task.n_classes)
+
+    def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
+        return self.near(features, rows)
+
+    def n_parameters(self) -> int:
+        return super().n_parameters() + self.means.numel()

@@ -1,1 +1,0 @@
-"""The file people keep."""

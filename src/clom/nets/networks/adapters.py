@@ -1,0 +1,50 @@
+"""A frozen pretrained network with a small residual adapter that every task masks for itself.
+
+`h(x, k) = f(x) + scale_k * W2 (a_k relu(W1 f(x) + b1))`: the pretrained features f pass through untouched, which is
+where few photos are best at. They are the same for all tasks, so only the adapter needs protection: its units are
+gated, its scales are each task's own and start at zero.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clom.nets.gates import Gates
+from clom.nets.layers import GatedLinear, GatedResidual, Net
+from clom.nets.pretrained.efficientnet_lite import EfficientNetLite0, PretrainedSettings
+from clom.settings import Positive
+
+_AT_ONCE = 64
+
+
+class AdapterSettings(PretrainedSettings):
+    """The frozen network, and how many units all tasks' adapters share. Systems without adapters ignore the latter."""
+
+    hidden: Positive = 512
+
+
+class AdapterNet(Net):
+    """Takes images, or features of the frozen network that were computed before."""
+
+    feature_group = None  # the pretrained features are never closed
+    begins_frozen = True
+
+    def __init__(self, settings: AdapterSettings) -> None:
+        super().__init__()
+        self.backbone = EfficientNetLite0(settings)
+        self.n_features = self.backbone.n_features
+        self.inner = GatedLinear(self.n_features, settings.hidden, gate_in=None, gate_out="adapter")
+        self.outer = GatedResidual(settings.hidden, self.n_features, gate_in="adapter")
+
+    def frozen(self, images: Tensor) -> Tensor:
+        """Images in portions: the widest layer holds two megabytes of each at 160 pixels."""
+        if images.ndim == 2:
+            return images
+        return torch.cat([self.backbone(part) for part in torch.split(images, _AT_ONCE)])
+
+    def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
+        pretrained = self.frozen(images)
+        features: Tensor = self.outer(F.relu(self.inner(pretrained, gates)), pretrained, task)
+        return features

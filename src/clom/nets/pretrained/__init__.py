@@ -1,0 +1,1 @@
+"""Pretrained feature extractors."""

@@ -1,0 +1,1 @@
+"""Teaching, asking and pruning a model of photos."""

@@ -1,0 +1,126 @@
+"""What a model says about a photo: the likeliest classes, or that it has never seen anything like it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clom.data.images import Images, fitted
+from clom.errors import UserError, unknown
+from clom.methods.families.base import Blocks, Method, strongest
+from clom.methods.families.task_record import is_unknown
+
+FALSE_REJECTION = 0.05
+"""How many of the known photos may be taken for unknown, unless somebody says otherwise."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A class that it may be, and how likely that is among the classes that were to choose from."""
+
+    class_name: str
+    confidence: float
+    task: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`guesses` are the likeliest classes, best first. If the photo is `unknown`, they are what it resembles most.
+
+    `familiarity` is about which share of the photos of the best guess's task look no more like it; the photo is unknown
+    if this is not above the chosen false-rejection rate. None if no photos were held out to tell.
+    `belonging` has each task's own score, high for what is its own.
+    """
+
+    guesses: tuple[Guess, ...]
+    unknown: bool
+    familiarity: float | None
+    belonging: dict[str, float]
+
+    @property
+    def best(self) -> Guess:
+        return self.guesses[0]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Predictor:
+    """Answers for one model. Making one costs nothing; the first question prepares the sub-networks."""
+
+    def __init__(self, method: Method) -> None:
+        if not method.tasks:
+            raise UserError("This model has learned nothing yet. Teach it: clom learn MODEL FOLDER")
+        self.method = method
+        self.calibration = next(iter(method.calibrations().values()))
+        self.sharpness = _typical_logit_scale(method)
+
+    @torch.no_grad()
+    def __call__(
+        self, pixels: Tensor, task: str | None = None, top: int = 3, false_rejection: float = FALSE_REJECTION
+    ) -> list[Answer]:
+        """One answer for each image; `task` is given if it is known which task they belong to."""
+        check_rate(false_rejection)
+        numbers = list(range(len(self.method.tasks))) if task is None else [task_number(self.method, task)]
+        pixels = suited(self.method, pixels)
+        blocks, belonging = self.method.answers(pixels) if task is None else self._of_one(pixels, numbers[0])
+        calibration = self.calibration if task is None else self.calibration.of_one(numbers[0])
+        chances = (self.sharpness * torch.cat(calibration(blocks), 1)).softmax(1)
+        classes = [(name, number) for number in numbers for name in self.method.tasks[number].class_names]
+        best = chances.topk(min(max(1, top), len(classes)), dim=1)
+        answers = []
+        for columns, sure, own in zip(best.indices.tolist(), best.values.tolist(), belonging.tolist(), strict=True):
+            likely = [(*classes[column], chance) for column, chance in zip(columns, sure, strict=True)]
+            answers.append(self._answer(likely, dict(zip(numbers, own, strict=True)), false_rejection))
+        return answers
+
+    def _of_one(self, pixels: Tensor, number: int) -> tuple[Blocks, Tensor]:
+        """What one task says, without asking the others where that is possible."""
+        if type(self.method).answers is Method.answers:
+            blocks = [self.method.block(pixels, number)]
+            return blocks, strongest(blocks, len(pixels))
+        blocks, belonging = self.method.answers(pixels)
+        return [blocks[number]], belonging[:, [number]]
+
+    def _answer(self, likely: list[tuple[str, int, float]], own: dict[int, float], false_rejection: float) -> Answer:
+        """The task of the best guess has the say in whether it is one of its own."""
+        tasks = self.method.tasks
+        _, number, _ = likely[0]
+        record = tasks[number].record
+        familiarity = record.familiarity(own[number]) if record else None
+        return Answer(
+            guesses=tuple(Guess(name, chance, tasks[task].name) for name, task, chance in likely),
+            unknown=is_unknown(familiarity, false_rejection),
+            familiarity=familiarity,
+            belonging={tasks[task].name: score for task, score in own.items()},
+        )
+
+
+def task_number(method: Method, name: str) -> int:
+    """Where the task of this name is."""
+    names = [task.name for task in method.tasks]
+    if name not in names:
+        raise unknown("task", name, names)
+    return names.index(name)
+
+
+def suited(method: Method, pixels: Tensor) -> Tensor:
+    """Bytes of photos in the size and colours that the model was made for."""
+    if tuple(pixels.shape[1:]) == method.image_shape or pixels.dtype != torch.uint8:
+        return pixels
+    return fitted(Images(pixels, torch.zeros(len(pixels), dtype=torch.int64)), method.image_shape).pixels
+
+
+def check_rate(false_rejection: float) -> None:
+    if not 0 <= false_rejection < 1:
+        raise UserError(f"A false-rejection rate is a share from 0 to below 1, not {false_rejection}.")
+
+
+def _typical_logit_scale(method: Method) -> float:
+    """One factor for all classes, so that it changes no answer: the middle of what each task found for itself."""
+    found = [math.log(task.record.sharpness) for task in method.tasks if task.record]
+    return math.exp(sum(found) / len(found)) if found else 1.0

@@ -1,0 +1,233 @@
+"""Teaching a model file new classes: from a folder for the command line, from pictures in memory for the server."""
+
+from __future__ import annotations
+
+import glob
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from clom.data.folders import Pictures, Skipped, class_names_of, read_folder
+from clom.data.images import Images, fitted
+from clom.data.stream import Task
+from clom.errors import UserError
+from clom.learning.logit_scale import fit_logit_scale
+from clom.learning.loop import Report, silent
+from clom.learning.resume import Checkpoints
+from clom.locks import Lock
+from clom.methods.families.base import Method
+from clom.methods.families.task_record import TaskRecord, now
+from clom.photos import presets as create
+from clom.photos.timing import estimate_seconds
+from clom.storage.checkpoints import beside_model, lesson_folder
+from clom.storage.fingerprint import fingerprint
+from clom.storage.model_file import load_model, save_model
+
+Source = Path | Callable[[int], Pictures]
+"""A folder with a folder of photos for each class, or what gives the pictures as squares of the asked-for size."""
+
+NEARLY_FULL = 0.95
+_SAY_NOTHING = {"train", "training", "images", "photos", "pictures", "data"}
+
+
+@dataclass(frozen=True)
+class LessonPlan:
+    """What is about to happen."""
+
+    task: str
+    class_names: tuple[str, ...]
+    n_train: int
+    n_validation: int
+    skipped: tuple[Skipped, ...]
+    seconds: float | None
+    """How long it will take, if that can be told."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What was learned."""
+
+    task: str
+    class_names: tuple[str, ...]
+    record: TaskRecord
+    skipped: tuple[Skipped, ...]
+    seconds: float
+    accuracy_among_all: float
+    """Of the held-out pictures, with all classes of all tasks to choose from."""
+    n_tasks: int
+    n_classes: int
+    capacity: dict[str, float]
+    """Gate group -> share of its units that tasks use by now; empty for methods that use none up."""
+    created: bool
+
+    @property
+    def full(self) -> list[str]:
+        """Gate groups that have hardly a free unit left."""
+        return [group for group, used in self.capacity.items() if used > NEARLY_FULL]
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Whom to tell what while a lesson goes on; nobody by default."""
+
+    on_file: Callable[[int, int], None] | None = None
+    """After every file: how many of how many were read."""
+    on_plan: Callable[[LessonPlan], None] | None = None
+    """Once, before learning. Without it no time is spent on an estimate."""
+    on_step: Report = silent
+    """After every step of learning."""
+
+
+def teach(
+    path: Path,
+    source: Source,
+    name: str | None = None,
+    *,
+    method: str | None = None,
+    backbone: str | None = None,
+    seed: int | None = None,
+    listener: Listener | None = None,
+) -> Lesson:
+    """Add the classes of `source` as one task to the model at `path`, which is made if it is not there.
+
+    The file is replaced in one piece at the end; whatever happens before, the old one stays, and the same lesson again
+    goes on where the interrupted one was. `method`, `backbone` and
+    `seed` are for a new model; an existing one must not contradict them. One process at a time can teach a model.
+    """
+    listener = listener or Listener()
+    with Lock(path):
+        remove_leftovers(path)
+        created = not path.exists()
+        learner = make_learner(method, backbone, seed) if created else _open(path, method, backbone, seed)
+        name = name or _default_name(learner, source)
+        check_news(learner, name, class_names_of(source) if isinstance(source, Path) else ())
+        size = learner.image_shape[-1]
+        pictures = read_folder(source, size, on_file=listener.on_file) if isinstance(source, Path) else source(size)
+        lesson = learn_pictures(learner, pictures, name, listener, partial(beside_model, path))
+        save_model(path.resolve(), learner)  # a link stays a link
+        shutil.rmtree(lesson_folder(path), ignore_errors=True)
+    return replace(lesson, created=created)
+
+
+def learn_pictures(
+    learner: Method,
+    pictures: Pictures,
+    name: str,
+    listener: Listener | None = None,
+    checkpoints_of: Callable[[Method, Task], Checkpoints] | None = None,
+) -> Lesson:
+    """Teach a method that is in memory, and note what there is to know about the new task."""
+    listener = listener or Listener()
+    check_news(learner, name, pictures.class_names)
+    task = _suited(learner, pictures.task(name, seed=learner.seed))
+    if listener.on_plan is not None:
+        seconds = estimate_seconds(learner, task)
+        sizes = len(task.train), len(task.validation)
+        listener.on_plan(LessonPlan(name, task.class_names, *sizes, pictures.skipped, seconds))
+    started = time.perf_counter()
+    learner.learn(task, listener.on_step, checkpoints_of(learner, task) if checkpoints_of else None)
+    record, accuracy_among_all = examine(learner, task)
+    learner.tasks[-1] = replace(learner.tasks[-1], record=record)
+    return Lesson(
+        task=name,
+        class_names=task.class_names,
+        record=record,
+        skipped=pictures.skipped,
+        seconds=time.perf_counter() - started,
+        accuracy_among_all=accuracy_among_all,
+        n_tasks=len(learner.tasks),
+        n_classes=sum(learned.n_classes for learned in learner.tasks),
+        capacity={group: used[-1] for group, used in learner.capacity().items()},
+        created=False,
+    )
+
+
+@torch.no_grad()
+def examine(learner: Method, task: Task) -> tuple[TaskRecord, float]:
+    """The record of the task that was just learned, and its accuracy with all classes to choose from."""
+    number, held = len(learner.tasks) - 1, task.validation
+    calibration = next(iter(learner.calibrations().values()))
+    blocks = calibration(learner.blocks(held.pixels))
+    scores, start = torch.cat(blocks, 1), sum(block.shape[1] for block in blocks[:number])
+    within, overall = blocks[number].argmax(1) == held.labels, scores.argmax(1) == start + held.labels
+    record = TaskRecord(
+        learned=now(),
+        images=_counts(task.train, task.n_classes),
+        validation_images=_counts(held, task.n_classes),
+        accuracy=float(within.double().mean()),
+        sharpness=fit_logit_scale(scores, start + held.labels),
+        belonging=tuple(sorted(learner.belonging(held.pixels)[:, number].tolist())),
+        fingerprint=fingerprint(learner, number),
+    )
+    return record, float(overall.double().mean())
+
+
+def make_learner(method: str | None, backbone: str | None, seed: int | None) -> Method:
+    """A new model; what nobody chose is as `new_method` has it."""
+    chosen: dict[str, str] = {key: value for key, value in (("method", method), ("backbone", backbone)) if value}
+    return create.new_method(**chosen, seed=seed or 0)
+
+
+def check_news(learner: Method, name: str, class_names: tuple[str, ...]) -> None:
+    """Refuse what the model knows already, before any time is spent on it."""
+    tasks = {task.name for task in learner.tasks}
+    if name in tasks:
+        raise UserError(
+            f"This model has a task '{name}' already. Give the new one another name with --name, or remove the old one "
+            f"with: clom forget MODEL '{name}'"
+        )
+    task_of = {known: task.name for task in learner.tasks for known in task.class_names}
+    again = [f"'{known}' (task '{task_of[known]}')" for known in class_names if known in task_of]
+    if again:
+        raise UserError(
+            f"This model knows these classes already: {', '.join(again)}. Rename or remove their folders; or, to learn "
+            "them anew, remove the task they belong to with: clom forget MODEL TASK"
+        )
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete half-written files of processes that were killed. Only for who holds the lock."""
+    place = path.resolve()
+    for left in place.parent.glob(f".{glob.escape(place.name)}.*.tmp"):
+        left.unlink(missing_ok=True)
+
+
+def _open(path: Path, method: str | None, backbone: str | None, seed: int | None) -> Method:
+    """The model at `path`, unless it is another one than was asked for."""
+    learner = load_model(path)
+    advice = "Leave the option out, or choose another file for a new model."
+    if method is not None and method != learner.name:
+        raise UserError(f"{path} is a model of the method {learner.name}, not {method}. {advice}")
+    if seed is not None and seed != learner.seed:
+        raise UserError(f"{path} was made with seed {learner.seed}, not {seed}. {advice}")
+    if backbone is not None:
+        wanted = create.new_method(method=learner.name, backbone=backbone).net_settings.kind
+        if wanted != learner.net_settings.kind:
+            raise UserError(f"{path} has the backbone {learner.net_settings.kind}, not {wanted}. {advice}")
+    return learner
+
+
+def _default_name(learner: Method, source: Source) -> str:
+    """The folder's name; of `flowers/train` the one above, which says more."""
+    if not isinstance(source, Path):
+        return f"task {len(learner.tasks) + 1}"
+    place = source.resolve()
+    names = [folder.name for folder in (place, place.parent) if folder.name]
+    return next((name for name in names if name.lower() not in _SAY_NOTHING), place.name or "photos")
+
+
+def _suited(learner: Method, task: Task) -> Task:
+    """The task in the size and colours that the model was made for."""
+    if tuple(task.train.pixels.shape[1:]) == learner.image_shape:
+        return task
+    train, validation = (fitted(images, learner.image_shape) for images in (task.train, task.validation))
+    return replace(task, train=train, validation=validation)
+
+
+def _counts(images: Images, n_classes: int) -> tuple[int, ...]:
+    return tuple(torch.bincount(images.labels, minlength=n_classes).tolist())

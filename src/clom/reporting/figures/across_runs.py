@@ -1,0 +1,176 @@
+"""Figures over many runs, from the ledger.
+
+| figure | shows |
+|---|---|
+| `forgetting` | what each method lost of earlier tasks (the paper's Fig. 2) |
+| `til-curves`, `cil-curves` | accuracy after each task (appendix); dashed: keeps no samples |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+from matplotlib import pyplot as plt
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from clom.errors import UserError
+from clom.experiments.catalogue import read_experiment
+from clom.experiments.ledger import Row
+from clom.reporting.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, STYLE, panels, save
+from clom.reporting.paper.numbers import (
+    BOUNDS,
+    TIL_SYSTEMS,
+    Results,
+    experiment_label,
+    method_label,
+    method_order,
+    number_of,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LINES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)  # black is CLOM's alone; yellow lines are too faint on white
+_MARKERS = "osD^vPX*<>phd8H+x1234"
+
+
+def draw_from_ledger(
+    name: Literal["forgetting", "til-curves", "cil-curves"],
+    rows: Sequence[Row],
+    out: Path,
+    budget: str = "cpu",
+    experiments: Sequence[str] = (),
+) -> list[Path]:
+    results = Results(rows, budget)
+    if name == "forgetting":
+        return draw_forgetting(results, experiments, out)
+    return draw_curves(results, "til" if name == "til-curves" else "cil", experiments, out)
+
+
+def draw_forgetting(results: Results, experiments: Sequence[str], out: Path) -> list[Path]:
+    """Bars by method, one panel for each experiment; CIL systems, TIL systems, CLOM's own and bounds look different."""
+    kinds = {
+        "CLOM": (BLACK, ""),
+        "TIL systems": (ORANGE, "///"),
+        "CIL systems": (SKY, "..."),
+        "bounds": ("#FFFFFF", ""),
+    }
+    chosen = _with_rows(results, experiments)
+    methods = [name for name in method_order() if any(results.plain(experiment, name) for experiment in chosen)]
+    with plt.rc_context(STYLE):
+        figure, axes = panels(len(chosen), 4.4 if len(chosen) > 1 else 5.6, 1.3 + 0.22 * len(methods))
+        for axis, experiment in zip(axes, chosen, strict=True):
+            _forgetting_bars(axis, results, experiment, methods, kinds)
+        used = {_kind(method) for method in methods}
+        handles = [
+            Rectangle((0, 0), 1, 1, facecolor=colour, hatch=hatch, edgecolor=BLACK, label=kind)
+            for kind, (colour, hatch) in kinds.items()
+            if kind in used
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+        figure.suptitle(f"Forgetting in TIL: mean over earlier tasks, budget {results.budget}", fontsize=10)
+        return save(figure, out, f"forgetting-{results.budget}")
+
+
+def _forgetting_bars(
+    axis: Axes, results: Results, experiment: str, methods: Sequence[str], kinds: Mapping[str, tuple[str, str]]
+) -> None:
+    for place, method in enumerate(methods):
+        number = number_of(results.plain(experiment, method), "forgetting")
+        if number is None:
+            axis.annotate("–", (0, place), (3, 0), textcoords="offset points", va="center", fontsize=7.5)
+            continue
+        colour, hatch = kinds[_kind(method)]
+        spread = None if number.std is None else number.std
+        axis.barh(
+            place, number.mean, 0.72, color=colour, hatch=hatch, edgecolor=BLACK, linewidth=0.6, xerr=spread,
+            error_kw={"elinewidth": 0.9, "capsize": 2, "ecolor": "#444444"},
+        )  # fmt: skip
+        end = max(0.0, number.mean) + (spread or 0.0)
+        axis.annotate(f"{number.mean:.1f}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=7.5)
+    axis.set_yticks(range(len(methods)), [method_label(method) for method in methods])
+    axis.set(title=experiment_label(experiment), xlabel="accuracy lost (percentage points)")
+    axis.set_ylim(len(methods) - 0.4, -0.6)
+    axis.axvline(0, color=BLACK, linewidth=0.8)
+    axis.margins(x=0.12)
+    axis.grid(axis="x", alpha=0.25)
+
+
+def _kind(method: str) -> str:
+    if method in BOUNDS:
+        return "bounds"
+    if method in TIL_SYSTEMS:
+        return "TIL systems"
+    return "CLOM" if method.startswith("clom") else "CIL systems"
+
+
+def draw_curves(results: Results, measure: Literal["til", "cil"], experiments: Sequence[str], out: Path) -> list[Path]:
+    """Accuracy over all classes so far, after each task; CLOM(-c) is left out of TIL, where it is CLOM."""
+    chosen = _with_rows(results, experiments)
+    curves = {experiment: _curves(results, experiment, measure) for experiment in chosen}
+    methods = [name for name in method_order() if any(name in found for found in curves.values())]
+    with plt.rc_context(STYLE):
+        figure, axes = panels(len(chosen), 4.6 if len(chosen) > 1 else 6.8, 4.4)
+        for axis, experiment in zip(axes, chosen, strict=True):
+            classes = read_experiment(experiment)["size"]["classes"]
+            for method, curve in curves[experiment].items():
+                x = [classes * (task + 1) / len(curve.means) for task in range(len(curve.means))]
+                axis.plot(x, curve.means, **_look(method, curve.keeps_samples))
+            axis.set(title=experiment_label(experiment), xlabel="classes learned", ylabel=f"{measure.upper()} (%)")
+            axis.grid(alpha=0.25)
+        looks = {m: _look(m, any(c[m].keeps_samples for c in curves.values() if m in c)) for m in methods}
+        handles = [Line2D([], [], **looks[method], label=_curve_label(method, measure)) for method in methods]
+        figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8, handlelength=3.4)
+        figure.suptitle(
+            f"{measure.upper()} while learning, budget {results.budget}; dashed: keeps no samples", fontsize=10
+        )
+        return save(figure, out, f"{measure}-curves-{results.budget}")
+
+
+@dataclass(frozen=True)
+class _Curve:
+    means: list[float]
+    """Percent, over the seeds, after each task."""
+    keeps_samples: bool
+
+
+def _curves(results: Results, experiment: str, measure: str) -> dict[str, _Curve]:
+    found = {}
+    for method in method_order():
+        if measure == "til" and method == "clom-no-calibration" and results.plain(experiment, "clom"):
+            continue
+        rows = [row for row in results.plain(experiment, method) if row.by_task.get(measure)]
+        if rows:
+            means = [100 * fmean(after) for after in zip(*(row.by_task[measure] for row in rows), strict=True)]
+            found[method] = _Curve(means, any(row.figures.get("memory_bytes") for row in rows))
+    return found
+
+
+def _curve_label(method: str, measure: str) -> str:
+    return "CLOM, CLOM(-c)" if measure == "til" and method == "clom" else method_label(method)
+
+
+def _look(method: str, keeps_samples: bool) -> dict[str, Any]:
+    """The same for a method in every figure: colours come round again, markers do not."""
+    place = method_order().index(method)
+    colour = BLACK if method == "clom" else _LINES[place % len(_LINES)]
+    return {
+        "color": colour,
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "linestyle": "-" if keeps_samples else (0, (5, 2)),
+        "linewidth": 2.6 if method == "clom" else 1.2,
+        "markersize": 5,
+        "markerfacecolor": colour if keeps_samples else "white",
+    }
+
+
+def _with_rows(results: Results, experiments: Sequence[str]) -> list[str]:
+    chosen = [name for name in (experiments or results.experiments()) if results.methods(name)]
+    if not chosen:
+        raise UserError(f"The ledger has no runs of the plain recipe for this figure at budget '{results.budget}'.")
+    return chosen

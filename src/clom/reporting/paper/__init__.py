@@ -1,0 +1,1 @@
+"""The paper's numbers and tables, ours beside them."""

@@ -1,0 +1,208 @@
+"""Our numbers and the paper's, asked for in the same words. Ours are of the ledger, the paper's of `paper.json`."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clom.experiments.ledger import Row
+from clom.methods.registry import METHODS, PAPER_METHODS
+from clom.reporting.paper.published import read_paper
+
+BOUNDS: Mapping[str, str] = {"finetune": "fine-tuning", "joint": "joint training"}
+"""Not in the paper: what is lost without any protection, and what all data at once would give."""
+PAPER_NAMES: Mapping[str, str] = {name: METHODS[name].short for name in PAPER_METHODS if name not in BOUNDS}
+"""Our name -> the paper's."""
+OTHER_SPELLINGS: Mapping[str, str] = {"MUC-LwF": "MUC"}
+"""The paper's own second name of a system -> its first."""
+TIL_SYSTEMS = frozenset({"hat", "hypernet", "supsup", "supsup-ood", "clom-odin"})
+"""The paper's group of systems made for given tasks; CLOM and its variants stand apart there."""
+EXPERIMENTS: Mapping[str, str] = {
+    "mnist-5t": "MNIST-5T",
+    "cifar10-5t": "CIFAR10-5T",
+    "cifar100-10t": "CIFAR100-10T",
+    "cifar100-20t": "CIFAR100-20T",
+    "tinyimagenet-5t": "T-ImageNet-5T",
+    "tinyimagenet-10t": "T-ImageNet-10T",
+}
+"""The paper's experiments in its order -> how it writes them."""
+PERCENT = frozenset(
+    {
+        "til",
+        "cil",
+        "task_detection",
+        "auc_maxlogit",
+        "auc_msp",
+        "forgetting",
+        "average_incremental_til",
+        "average_incremental_cil",
+    }
+)
+
+
+def method_order() -> list[str]:
+    """The registry's order."""
+    return list(PAPER_METHODS)
+
+
+def method_label(method: str) -> str:
+    return PAPER_NAMES.get(method) or BOUNDS.get(method) or method
+
+
+def experiment_label(experiment: str) -> str:
+    return EXPERIMENTS.get(experiment, experiment)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A mean; percent for all that are fractions. The deviation is that of a sample (n - 1), unknown for one seed."""
+
+    mean: float
+    std: float | None = None
+    seeds: int | None = None
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Number | None:
+        if not values:
+            return None
+        std = statistics.stdev(values) if len(values) > 1 else None
+        return Number(statistics.fmean(values), std, len(values))
+
+
+# --- ours ------------------------------------------------------------------------------------------------------------
+
+
+def figure_of(row: Row, name: str) -> float | None:
+    """One figure of a run, in percent or in its own unit; `cil.scale` is the CIL of one calibration."""
+    figure, _, calibration = name.partition(".")
+    value = row.figures.get("cil_by_calibration", {}).get(calibration) if calibration else row.figures.get(figure)
+    if value is None or not math.isfinite(value):
+        return None
+    return 100 * value if figure in PERCENT else float(value)
+
+
+class Results:
+    """The ledger's rows of one budget by what they are. All runs of CLOM are runs of CLOM(-c), too."""
+
+    def __init__(self, rows: Iterable[Row], budget: str) -> None:
+        self.budget = budget
+        self.rows = [row for row in rows if row.budget == budget]
+        known = {(row.experiment, row.seed, _text(row.overrides)) for row in self.rows if row.method == _UNCALIBRATED}
+        self.derived = [
+            _uncalibrated(row)
+            for row in self.rows
+            if row.method == "clom"
+            and "none" in row.figures.get("cil_by_calibration", {})
+            and (row.experiment, row.seed, _text(row.overrides)) not in known
+        ]
+
+    def experiments(self) -> list[str]:
+        """With at least one row, the paper's in its order and then others."""
+        found = {row.experiment for row in self.rows}
+        return [*(name for name in EXPERIMENTS if name in found), *sorted(found - set(EXPERIMENTS))]
+
+    def methods(self, experiment: str) -> list[str]:
+        """With at least one run of the plain recipe, in the registry's order."""
+        found = {row.method for row in self.rows if row.experiment == experiment and not row.overrides}
+        return [*(name for name in method_order() if name in found), *sorted(found - set(method_order()))]
+
+    def plain(self, experiment: str, method: str) -> list[Row]:
+        """The runs of the recipe itself, by seed."""
+        found = [
+            row
+            for row in (*self.rows, *self.derived)
+            if row.experiment == experiment and row.method == method and not row.overrides
+        ]
+        return sorted(found, key=lambda row: row.seed)
+
+    def number(self, experiment: str, method: str, figure: str) -> Number | None:
+        return number_of(self.plain(experiment, method), figure)
+
+
+def number_of(rows: Iterable[Row], figure: str) -> Number | None:
+    """Mean over seeds, of those runs that know the figure."""
+    values = [figure_of(row, figure) for row in rows]
+    return Number.of([value for value in values if value is not None])
+
+
+_UNCALIBRATED = "clom-no-calibration"
+
+
+def _uncalibrated(row: Row) -> Row:
+    """A run of CLOM read as CLOM(-c): the same network, its outputs as they are. What was not measured is left out."""
+    same = (
+        "til",
+        "forgetting",
+        "average_incremental_til",
+        "parameters",
+        "minutes",
+        "cpu_minutes",
+        "peak_memory_gb",
+        "auc_maxlogit",
+    )
+    figures = {name: row.figures[name] for name in same if name in row.figures}  # no AUC of one block's maximum changes
+    figures |= {"cil": row.figures["cil_by_calibration"]["none"], "memory_bytes": 0}
+    by_task = {name: values for name, values in row.by_task.items() if name != "cil"}
+    return replace(row, method=_UNCALIBRATED, figures=figures, by_task=by_task)
+
+
+def _text(overrides: Mapping[str, Any]) -> str:
+    return json.dumps(overrides, sort_keys=True)
+
+
+# --- the paper's -----------------------------------------------------------------------------------------------------
+
+
+def paper_systems() -> set[str]:
+    """Every name that any of its tables gives a system."""
+    content = read_paper()
+    tables = ("final_accuracy", "average_incremental_accuracy", "parameters_millions", "ood_ablation")
+    return {name for table in tables for name in content[table]}
+
+
+def paper_number(table: str, experiment: str, method: str, measure: str | None = None) -> Number | None:
+    """An entry of one of the paper's tables of systems; `measure` where an entry holds several."""
+    content: dict[str, dict[str, Any]] = read_paper()[table]
+    names = [
+        PAPER_NAMES.get(method),
+        *(other for other, first in OTHER_SPELLINGS.items() if first == PAPER_NAMES.get(method)),
+    ]
+    found = [content[name] for name in names if name in content]
+    entry = found[0].get(experiment) if found else None
+    if entry is None or measure is None:
+        return None if entry is None else Number(entry)
+    return Number(entry[measure], entry.get(f"{measure}_std")) if measure in entry else None
+
+
+def paper_has(table: str, method: str) -> bool:
+    """Whether the system has a row in the table, however empty."""
+    spelling = {OTHER_SPELLINGS.get(name, name) for name in read_paper()[table]}
+    return PAPER_NAMES.get(method) in spelling
+
+
+def reported(experiment: str, method: str) -> dict[str, Number]:
+    """All that the paper says about a system on an experiment; the names are those of a run's summary."""
+    sources = {
+        "til": ("ood_ablation", "til"),
+        "cil": ("ood_ablation", "cil"),
+        "task_detection": ("ood_ablation", "task_detection_rate"),
+        "auc_maxlogit": ("ood_ablation", "auc"),
+        "parameters": ("parameters_millions", None),
+    }
+    found = {name: paper_number(table, experiment, method, measure) for name, (table, measure) in sources.items()}
+    for table, prefix in (("final_accuracy", ""), ("average_incremental_accuracy", "average_incremental_")):
+        for measure in ("til", "cil"):
+            found[prefix + measure] = paper_number(table, experiment, method, measure) or found.get(prefix + measure)
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def all_systems(experiment: str, measure: str = "cil") -> dict[str, Number]:
+    """One figure of every system of the paper's main table on an experiment; empty if it has no such experiment."""
+    numbers = {
+        name: paper_number("final_accuracy", experiment, method, measure) for method, name in PAPER_NAMES.items()
+    }
+    return {name: number for name, number in numbers.items() if number is not None}

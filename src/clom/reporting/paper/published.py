@@ -1,0 +1,28 @@
+"""The numbers that the paper prints, from `paper.json`."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+
+@cache
+def read_paper() -> dict[str, Any]:
+    """The paper's own numbers."""
+    text = (resources.files("clom.reporting.paper") / "paper.json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def paper_experiments(short: str) -> list[str]:
+    """The experiments for which the paper prints a number of this system, in its order; none if it does not know it."""
+    paper = read_paper()
+    printed = {
+        experiment
+        for table in ("final_accuracy", "ood_ablation")
+        for experiment, numbers in paper[table].get(short, {}).items()
+        if any(number is not None for number in numbers.values())
+    }
+    return [experiment for experiment in paper["experiments"] if experiment in printed]

@@ -1,0 +1,207 @@
+"""The paper's tables, filled from the ledger, with the paper's own numbers beside ours.
+
+| table | of the paper | rows | columns |
+|---|---|---|---|
+| `main` | Table 1 | methods | TIL and CIL of each experiment after its last task |
+| `ood` | Table 2 | systems with other OOD detectors | AUC, TaskDR, TIL, CIL |
+| `memory` | Table 3, left | stored samples per class | CIL |
+| `scale` | Table 3, right | s of the hard attention | forgetting, AUC, CIL |
+| `augmentation` | Table 4 | augmentations used | TIL and CIL without and with rotation |
+| `average-incremental` | appendix | methods | TIL and CIL averaged over all steps |
+| `parameters` | appendix | methods | millions of parameters |
+
+Only runs of the plain recipe count, except in the ablations, which count runs that differ in nothing but the setting
+in question. What was not measured stays empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from clom.errors import UserError, unknown
+from clom.experiments.catalogue import BUDGETS, experiment_names
+from clom.experiments.ledger import Row
+from clom.reporting.paper.ablations import augmentation_table, memory_table, scale_table
+from clom.reporting.paper.numbers import (
+    BOUNDS,
+    EXPERIMENTS,
+    Number,
+    Results,
+    experiment_label,
+    method_label,
+    method_order,
+    paper_has,
+    paper_number,
+)
+from clom.reporting.paper.table import Column, Entry, Line, Table, notes_of
+
+
+def make_table(name: str, rows: Iterable[Row], budget: str = "cpu", experiments: Sequence[str] = ()) -> Table:
+    """One of the paper's tables; `experiments` instead of the paper's and those that the ledger has besides."""
+    if name not in TABLES:
+        raise unknown("table", name, TABLES)
+    if budget not in BUDGETS:
+        raise unknown("budget", budget, BUDGETS)
+    for experiment in experiments:
+        if experiment not in experiment_names():
+            raise unknown("experiment", experiment, experiment_names())
+    return TABLES[name](Results(rows, budget), list(experiments))
+
+
+def _main(results: Results, chosen: list[str]) -> Table:
+    columns = chosen or _experiments(results, list(EXPERIMENTS))
+    measures = ("til", "cil")
+    lines = []
+    for method in _methods(results, columns, "final_accuracy", "til"):
+        entries = [
+            Entry(
+                results.number(experiment, method, measure), paper_number("final_accuracy", experiment, method, measure)
+            )
+            for experiment in columns
+            for measure in measures
+        ]
+        entries += [_average(results, method, measure) for measure in measures if not chosen]
+        lines.append(Line(method_label(method), tuple(entries), method not in BOUNDS))
+    groups = [*map(experiment_label, columns), *(() if chosen else ("Average",))]
+    return Table(
+        f"Accuracy after the last task in percent, budget {results.budget}",
+        "method",
+        tuple(Column(group, name) for group in groups for name in ("TIL", "CIL")),
+        tuple(lines),
+        notes_of(results)
+        + (() if chosen else ("Average: over the paper's six experiments, where all six are there.",)),
+    )
+
+
+def _average(results: Results, method: str, measure: str) -> Entry:
+    """Over the paper's six experiments, and only if all six are there."""
+    ours = [results.number(experiment, method, measure) for experiment in EXPERIMENTS]
+    means = [number.mean for number in ours if number is not None]
+    complete = len(means) == len(EXPERIMENTS)
+    return Entry(
+        Number(sum(means) / len(means)) if complete else None,
+        paper_number("final_accuracy", "average", method, measure),
+    )
+
+
+def _average_incremental(results: Results, chosen: list[str]) -> Table:
+    columns, source = chosen or _experiments(results, list(EXPERIMENTS)), "average_incremental_accuracy"
+    lines = [
+        Line(
+            method_label(method),
+            tuple(
+                Entry(
+                    results.number(experiment, method, f"average_incremental_{measure}"),
+                    paper_number(source, experiment, method, measure),
+                )
+                for experiment in columns
+                for measure in ("til", "cil")
+            ),
+            method not in BOUNDS,
+        )
+        for method in _methods(results, columns, source, "average_incremental_til")
+    ]
+    return Table(
+        f"Average incremental accuracy in percent, budget {results.budget}",
+        "method",
+        tuple(Column(experiment_label(experiment), name) for experiment in columns for name in ("TIL", "CIL")),
+        tuple(lines),
+        notes_of(results),
+    )
+
+
+def _parameters(results: Results, chosen: list[str]) -> Table:
+    columns, source = chosen or _experiments(results, list(EXPERIMENTS)), "parameters_millions"
+
+    def entry(experiment: str, method: str) -> Entry:
+        ours = results.number(experiment, method, "parameters")
+        millions = None if ours is None else Number(ours.mean / 1e6, None, ours.seeds)
+        return Entry(millions, paper_number(source, experiment, method))
+
+    lines = [
+        Line(method_label(method), tuple(entry(experiment, method) for experiment in columns))
+        for method in _methods(results, columns, source, "parameters")
+    ]
+    note = "The networks of budgets other than paper are smaller than the paper's."
+    return Table(
+        f"Parameters after the last task in millions, budget {results.budget}",
+        "method",
+        tuple(Column("", experiment_label(experiment), "none", 2) for experiment in columns),
+        tuple(lines),
+        () if results.budget == "paper" else (note,),
+    )
+
+
+_OOD_METHODS = frozenset({"supsup", "supsup-ood", "clom-odin", "clom", "clom-no-ood", "hat"})
+"""Of Table 2, and HAT: the classifiers of CLOM (ODIN) without ODIN."""
+_OOD_FIGURES = {"auc_maxlogit": "auc", "task_detection": "task_detection_rate", "til": "til", "cil": "cil"}
+
+
+def _ood(results: Results, chosen: list[str]) -> Table:
+    columns = chosen or _experiments(results, ["cifar10-5t", "cifar100-10t"], among=_OOD_METHODS)
+    lines = [
+        Line(
+            method_label(method),
+            tuple(
+                Entry(
+                    results.number(experiment, method, ours), paper_number("ood_ablation", experiment, method, theirs)
+                )
+                for experiment in columns
+                for ours, theirs in _OOD_FIGURES.items()
+            ),
+        )
+        for method in _methods(results, columns, "ood_ablation", "til")
+        if method in _OOD_METHODS
+    ]
+    names = ("AUC", "TaskDR", "TIL", "CIL")
+    return Table(
+        f"OOD detection and continual learning in percent, budget {results.budget}",
+        "system",
+        tuple(Column(experiment_label(experiment), name) for experiment in columns for name in names),
+        tuple(lines),
+        (
+            "AUC: largest score of a task's block, own test images against those of every other task, mean over pairs.",
+            *notes_of(results, derived=False),
+        ),
+    )
+
+
+def _experiments(results: Results, of_paper: list[str], among: Iterable[str] | None = None) -> list[str]:
+    """The paper's, and others with a row that could appear."""
+    wanted = None if among is None else set(among)
+    others = [
+        experiment
+        for experiment in results.experiments()
+        if experiment not in of_paper
+        and (methods := set(results.methods(experiment)))
+        and (wanted is None or methods & wanted)
+    ]
+    return of_paper + others
+
+
+def _methods(results: Results, experiments: Sequence[str], table: str, figure: str) -> list[str]:
+    """In the registry's order: those of the paper's table, and those with a number of ours."""
+    return [
+        method
+        for method in method_order()
+        if paper_has(table, method) or any(results.number(name, method, figure) for name in experiments)
+    ]
+
+
+TABLES: Mapping[str, Callable[[Results, list[str]], Table]] = {
+    "main": _main,
+    "average-incremental": _average_incremental,
+    "parameters": _parameters,
+    "ood": _ood,
+    "memory": memory_table,
+    "scale": scale_table,
+    "augmentation": augmentation_table,
+}
+
+
+def check_rows(rows: Sequence[Row], where: object) -> None:
+    """An empty ledger is more likely a wrong path than a wish for a table of dashes."""
+    if not rows:
+        raise UserError(
+            f"{where} holds no runs. 'clom run' makes them, 'clom record' or 'clom grid --ledger' adds them."
+        )

@@ -1,0 +1,231 @@
+"""What a report says about one run: its numbers as people read them, its tables, its pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import yaml
+from markupsafe import Markup
+
+from clom.evaluation.metrics import auc_grid, max_logit
+from clom.experiments.analysis.finished_run import FinishedRun
+from clom.experiments.catalogue import experiment_names, read_experiment
+from clom.methods.registry import METHODS
+from clom.reporting.report import examples
+from clom.reporting.report.examples import short
+from clom.reporting.report.svg import Charts
+
+_FULL = 0.98  # of a layer's units: nothing is left for new tasks
+
+
+# --- how numbers and names are written -------------------------------------------------------------------------------
+
+
+def percent(fraction: float) -> str:
+    return decimal(100 * fraction)
+
+
+def decimal(value: float) -> str:
+    """One decimal, never "-0.0"."""
+    text = f"{value:.1f}"
+    return "0.0" if text == "-0.0" else text.replace("-", "−")
+
+
+def points(difference: float) -> str:
+    """A difference of percentages with its sign."""
+    text = decimal(difference)
+    return text if text.startswith("−") or text == "0.0" else f"+{text}"
+
+
+def method_label(method: str) -> str:
+    """What people call a system: its title up to the colon."""
+    return METHODS[method].title.partition(":")[0] if method in METHODS else method
+
+
+def without_folders(value: Any) -> Any:
+    """A page is passed on: names of files may be told, but not where they lie on this machine."""
+    if isinstance(value, dict):
+        return {name: without_folders(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_folders(inner) for inner in value]
+    if isinstance(value, str):
+        for kind in (PurePosixPath, PureWindowsPath):
+            if kind(value).is_absolute():
+                return kind(value).name
+    return value
+
+
+def title_of(experiment: str) -> str:
+    """What an experiment is; its name, if this program does not know it any more."""
+    return str(read_experiment(experiment)["title"]) if experiment in experiment_names() else experiment
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    level: float
+    """How strongly it is coloured, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class HeatTable:
+    """A table of percentages that colours show at a glance."""
+
+    caption: str
+    rows_are: str
+    columns_are: str
+    columns: list[str]
+    rows: list[tuple[str, list[Cell | None]]]
+
+
+def _cells(values: Iterable[float], lowest: float = 0.0, width: int | None = None) -> list[Cell | None]:
+    """Fractions; `lowest` and less is left blank of colour. Filled up with nothing to `width` cells."""
+    made: list[Cell | None] = [
+        Cell(f"{100 * value:.0f}", max(0.0, min(1.0, (value - lowest) / (1 - lowest)))) for value in values
+    ]
+    return made + [None] * ((width or 0) - len(made))
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+class RunPage:
+    """All that the page says about one run, ready to be shown."""
+
+    def __init__(self, run: FinishedRun, name: str, anchor: str, charts: Charts, data: Path | None) -> None:
+        self.run, self.name, self.anchor = run, name, anchor
+        self.config, self.summary, self.last = run.config, run.summary, run.last
+        self.method = method_label(run.config.method)
+        self.title = title_of(run.config.experiment)
+        self.n_tasks = len(run.tasks)
+        self.n_classes = sum(map(len, run.class_names))
+        self.numbers = [str(task + 1) for task in range(self.n_tasks)]
+        self.task_names = [f"{task + 1}: {short(names)}" for task, names in enumerate(run.class_names)]
+        self.lost = [run.history[task].til_by_task[task] - self.last.til_by_task[task] for task in range(self.n_tasks)]
+        self.learning = charts.learning(run.history)
+        self.settings = yaml.safe_dump(without_folders(run.config.model_dump(mode="json")), sort_keys=False)
+        self._scores(charts)
+        self.capacity = charts.capacity(run.tasks) if run.tasks[-1].capacity else None
+        self._examples(charts, data)
+
+    @property
+    def lead(self) -> str:
+        """The outcome in plain words."""
+        return (
+            f"{self.n_classes} classes were learned as {self.n_tasks} tasks, one after another. Told which task a test "
+            f"image belongs to, the model is right {percent(self.last.til)} times out of 100 (TIL); not told, it is "
+            f"right {percent(self.last.preferred.cil)} times (CIL). {self.forgetting}"
+        )
+
+    @property
+    def forgetting(self) -> str:
+        if self.n_tasks == 1:
+            return "With a single task there is nothing to forget."
+        if all(lost == 0 for lost in self.lost):
+            return "Nothing that was learned earlier got lost."
+        change = 100 * self.summary["forgetting"]
+        word = "lost" if change >= 0 else "gained"
+        return f"While later tasks were learned, earlier ones {word} {abs(change):.1f} points on average."
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What was run, where, and what it took."""
+        config, summary, environment = self.config, self.summary, self.run.environment
+        changed = without_folders(config.overrides)
+        counts = sum(len(row[0]) for row in self.run.blocks)
+        facts = [
+            ("Experiment", f"{config.experiment}: {self.title}"),
+            ("Method", METHODS[config.method].title if config.method in METHODS else config.method),
+            ("Budget, seed", f"{config.budget}, {config.seed}"),
+            ("Changed settings", ", ".join(f"{name} = {value}" for name, value in changed.items()) or "none"),
+            ("Test images", f"{counts:,}".replace(",", " ")),
+            ("Network", f"{config.net.kind}, {summary['parameters'] / 1e6:.2f} million parameters"),
+            ("Samples kept", f"{summary['memory_bytes'] / 1000:.0f} kB" if summary["memory_bytes"] else "none"),
+            ("Time", f"{summary['minutes']:.1f} minutes, at most {summary['peak_memory_gb']:.1f} GB of memory"),
+            ("Machine", _machine(environment)),
+            ("Versions", _versions(environment)),
+        ]
+        return facts
+
+    @property
+    def matrix(self) -> HeatTable:
+        """TIL of every task (columns) after each task (rows)."""
+        lowest = min(0.5, *(min(evaluation.til_by_task) for evaluation in self.run.history))
+        rows = [
+            (f"after {number}", _cells(evaluation.til_by_task, lowest, self.n_tasks))
+            for number, evaluation in enumerate(self.run.history, start=1)
+        ]
+        return HeatTable("TIL in percent", "tasks learned", "task", self.numbers, rows)
+
+    @property
+    def confusion(self) -> HeatTable:
+        rows = [
+            (name, _cells(row)) for name, row in zip(self.task_names, self.last.preferred.task_confusion, strict=True)
+        ]
+        return HeatTable("Test images in percent of their task", "true task", "detected task", self.numbers, rows)
+
+    @property
+    def fullest(self) -> str:
+        """Where room for new tasks runs out first."""
+        layer, used = max(self.run.tasks[-1].capacity.items(), key=lambda item: item[1])
+        advice = " It is full: later tasks can reuse its units, but hardly add any." if used > _FULL else ""
+        return f"The fullest layer is {layer}: {percent(used)}% of its units are in use.{advice}"
+
+    def _scores(self, charts: Charts) -> None:
+        """How well each task's model knows its own images from those of the others."""
+        blocks = self.run.calibrated
+        grid = auc_grid(blocks, max_logit)
+        rows = [(name, _cells(row, 0.5)) for name, row in zip(self.task_names, grid, strict=True)]
+        for task, (_, cells) in enumerate(rows):
+            cells[task] = None  # own images against themselves
+        self.auc = HeatTable("AUC in percent", "model of task", "images of task", self.numbers, rows)
+        self.histograms: list[tuple[str, float, Markup]] = []
+        for task, names in enumerate(self.run.class_names):
+            own = max_logit(blocks[task][task])
+            others = [max_logit(blocks[test][task]) for test in range(self.n_tasks) if test != task]
+            if others:
+                mean = sum(value for test, value in enumerate(grid[task]) if test != task) / len(others)
+                groups = {"own images": own, "other tasks' images": _joined(others)}
+                label = f"Scores of task {task + 1}'s model for its own images and for those of other tasks"
+                self.histograms.append((short(names), mean, charts.histogram(groups, label)))
+
+    def _examples(self, charts: Charts, data: Path | None) -> None:
+        run = self.run
+        stream = examples.local_stream(run, data)
+        lowest = examples.threshold(run, stream)
+        self.wanted_rejection = examples.WANTED_REJECTION
+        self.galleries: list[examples.Gallery] = []
+        self.external_galleries: list[examples.Gallery] = []
+        if stream is not None and lowest is not None:
+            self.galleries = examples.galleries(run, stream, lowest)
+            self.external_galleries = examples.external_galleries(run, stream, data, lowest)
+        self.external = None
+        if run.external:
+            groups = {"test images of all tasks": _joined([examples.best_scores(run, row) for row in run.blocks])}
+            groups |= {name: examples.best_scores(run, blocks) for name, blocks in run.external.items()}
+            self.external = charts.histogram(groups, "Scores of known and of unknown images", lowest, wide=True)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    import torch
+
+    return torch.cat(list(parts))
+
+
+def _machine(environment: dict[str, Any]) -> str:
+    threads = environment.get("threads", "?")
+    threads = f"{threads} thread" if threads == 1 else f"{threads} threads"
+    gpu = f", {environment['gpu']}" if environment.get("gpu") else ""
+    return f"{environment.get('processor', 'unknown processor')}, {threads}{gpu}, {environment.get('system', '')}"
+
+
+def _versions(environment: dict[str, Any]) -> str:
+    packages = {"Python": environment.get("python", "?"), **environment.get("packages", {})}
+    revision = [f"revision {environment['commit']}"] if environment.get("commit") else []
+    return ", ".join([*(f"{name} {number}" for name, number in packages.items()), *revision])

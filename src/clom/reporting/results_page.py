@@ -1,0 +1,286 @@
+"""The page of results: everything on it is computed from the ledger and the paper's numbers, so it is never edited."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from clom.errors import UserError
+from clom.experiments.catalogue import BUDGETS, read_experiment
+from clom.experiments.ledger import Row
+from clom.files import write_atomically
+from clom.reporting.paper.numbers import Results, experiment_label, figure_of, method_label, number_of
+from clom.reporting.paper.orderings import Measure, Orderings, Pair, orderings
+from clom.reporting.paper.rendering import DASH, number_text, to_markdown
+from clom.reporting.paper.tables import make_table
+
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+_ABLATIONS = {
+    "memory": {"memory_per_class"},
+    "scale": {"attention.s_max", "attention.binary"},
+    "augmentation": {
+        "learning.augmentation.flip",
+        "learning.augmentation.colour",
+        "learning.augmentation.crop",
+        "learning.rotations",
+    },
+}
+_BUDGETS: dict[str, str] = {
+    str(name): text for name, text in BUDGETS.items()
+}  # a ledger may know budgets that are gone
+_MEASURES: dict[Measure, str] = {"til": "TIL", "cil": "CIL"}
+
+
+def render_page(rows: Sequence[Row]) -> str:
+    """The whole of `results/README.md`."""
+    parts = [_introduction(rows)]
+    for budget in _budgets(rows):
+        results = Results(rows, budget)
+        parts.append(f"## Budget `{budget}`: {_BUDGETS.get(budget, 'not known any more')}\n")
+        for experiment in results.experiments():
+            parts += _experiment(results, experiment)
+    return "\n".join(parts)
+
+
+def render_digest(rows: Sequence[Row], page: str = "results/README.md") -> str:
+    """What the project's own page shows: the main table of every budget that means anything."""
+    parts = []
+    for budget in _budgets(rows):
+        results = Results(rows, budget)
+        experiments = [name for name in results.experiments() if results.methods(name)]
+        if budget == "smoke" or not experiments:
+            continue
+        table = make_table("main", rows, budget, experiments)
+        parts.append(f"{table.title}:\n\n{to_markdown(table)}")
+        parts += [f"{_summary(found)}\n" for found in _cil_orderings(results)]
+    parts.append(f"Every run, every figure and what does not hold: [{page}]({page}).\n")
+    return "\n".join(parts)
+
+
+def with_digest(text: str, digest: str, where: object = "the file") -> str:
+    """`text` with what is between the two markers replaced."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise UserError(f"{where} must hold the lines '{BEGIN}' and '{END}' once each, in this order.")
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{digest}{END}{rest.partition(END)[2]}"
+
+
+def _budgets(rows: Sequence[Row]) -> list[str]:
+    """The one with the most work first."""
+    found = {row.budget for row in rows}
+    return [*(name for name in reversed(list(BUDGETS)) if name in found), *sorted(found - set(BUDGETS))]
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _introduction(rows: Sequence[Row]) -> str:
+    return (
+        "# Results\n\n"
+        "Written by `make results` from [ledger.jsonl](ledger.jsonl), which commands fill and nobody edits; "
+        f"{len(rows)} runs.\n"
+        "TIL is the accuracy when the task of an image is given, CIL when it is not. Accuracies, AUC, task detection "
+        "(TaskDR) and forgetting are in percent,\n"
+        "mean ± standard deviation (n - 1) over seeds. A dash is what was not measured.\n"
+    )
+
+
+def _experiment(results: Results, experiment: str) -> list[str]:
+    parts = [f"### {experiment}: {_title(experiment)}\n"]
+    methods = results.methods(experiment)
+    if methods:
+        table = make_table("main", results.rows, results.budget, [experiment])
+        known = tuple(line for line in table.lines if any(entry.ours or entry.paper for entry in line.entries))
+        parts.append(to_markdown(replace(table, lines=known)))
+        parts += [_details(results, experiment, methods), _how_to(results, experiment)]
+    parts += _ablations(results, experiment)
+    parts.append(_origin([row for row in results.rows if row.experiment == experiment]))
+    found = [orderings(results, experiment, measure) for measure in _MEASURES]
+    return parts + [_against_paper(one) for one in found if one.pairs]
+
+
+def _title(experiment: str) -> str:
+    try:
+        return str(read_experiment(experiment)["title"])
+    except UserError:
+        return "an experiment that this version does not have"
+
+
+_COLUMNS = {
+    "TIL": "til",
+    "CIL": "cil",
+    "CIL, no stored samples": "cil.scale",
+    "CIL, not calibrated": "cil.none",
+    "AUC": "auc_maxlogit",
+    "TaskDR": "task_detection",
+    "forgetting": "forgetting",
+    "avg. incr. TIL": "average_incremental_til",
+    "avg. incr. CIL": "average_incremental_cil",
+}
+
+
+def _details(results: Results, experiment: str, methods: Sequence[str]) -> str:
+    lines = [
+        ["method", "seeds", *_COLUMNS, "samples kept", "parameters", "minutes", "core minutes", "commit"],
+        ["---", *("--:" for _ in range(len(_COLUMNS) + 5)), "---"],
+    ]
+    for method in methods:
+        rows = [row for row in results.rows if row.experiment == experiment and row.method == method]
+        rows = sorted((row for row in rows if not row.overrides), key=lambda row: row.seed)
+        lines.append(
+            [
+                f"`{method}`",
+                ", ".join(str(row.seed) for row in rows),
+                *(number_text(number_of(rows, figure)) for figure in _COLUMNS.values()),
+                _bytes(_mean(rows, "memory_bytes")),
+                _count(_mean(rows, "parameters")),
+                number_text(number_of(rows, "minutes")),
+                number_text(number_of(rows, "cpu_minutes")),
+                ", ".join(sorted({row.commit or "unknown" for row in rows})),
+            ]
+        )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _mean(rows: Iterable[Row], figure: str) -> float | None:
+    number = number_of(rows, figure)
+    return None if number is None else number.mean
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return DASH
+    return f"{value:.0f} B" if value < 1000 else f"{value / 1000:.0f} kB" if value < 1e6 else f"{value / 1e6:.1f} MB"
+
+
+def _count(value: float | None) -> str:
+    return DASH if value is None else f"{value / 1e6:.2f} M"
+
+
+def _how_to(results: Results, experiment: str) -> str:
+    start = f"clom run {experiment} --method METHOD --budget {results.budget} --seed SEED"
+    folder = f"runs/{experiment}-METHOD-{results.budget}-sSEED"
+    return f"A row again, seed by seed: `{start}`, then `clom record {folder}`.\n"
+
+
+def command_of(row: Row) -> str:
+    """What has to be typed to do a run again."""
+    words = ["clom", "run", row.experiment, "--method", row.method, "--budget", row.budget, "--seed", str(row.seed)]
+    for name, value in sorted(row.overrides.items()):
+        words += ["--set", f"{name}={json.dumps(value)}"]
+    return shlex.join(words)
+
+
+def _ablations(results: Results, experiment: str) -> list[str]:
+    changed = [row for row in results.rows if row.experiment == experiment and row.overrides]
+    parts = []
+    for name, settings in _ABLATIONS.items():
+        if any(row.method == "clom" and set(row.overrides) <= settings for row in changed):
+            table = make_table(name, results.rows, results.budget, [experiment])
+            parts.append(f"{table.title}:\n\n{to_markdown(table)}")
+    if changed:
+        parts.append(_changed(changed))
+    return parts
+
+
+def _changed(rows: Sequence[Row]) -> str:
+    """Runs with other settings than the recipe's; each group with the command of its first seed."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.key):
+        groups.setdefault((row.method, json.dumps(row.overrides, sort_keys=True)), []).append(row)
+    lines = [["seeds", "TIL", "CIL", "forgetting", "minutes", "command"], ["---", *["--:"] * 4, "---"]]
+    for group in sorted(groups.values(), key=lambda group: group[0].key):
+        group.sort(key=lambda row: row.seed)
+        figures = [number_text(number_of(group, figure)) for figure in ("til", "cil", "forgetting", "minutes")]
+        lines.append([", ".join(str(row.seed) for row in group), *figures, f"`{command_of(group[0])}`"])
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"Runs with other settings than the recipe's:\n\n{table}"
+
+
+def _origin(rows: Sequence[Row]) -> str:
+    """With what and where it was computed."""
+    commits = Counter(row.commit or "unknown" for row in rows)
+    versions = sorted({", ".join(f"{name} {value}" for name, value in sorted(row.versions.items())) for row in rows})
+    machines = sorted({row.machine or "unknown" for row in rows})
+    minutes = sum(figure_of(row, "minutes") or 0.0 for row in rows)
+    counts = ", ".join(f"{commit} ({count} runs)" for commit, count in sorted(commits.items()))
+    return (
+        f"Computed in {minutes / 60:.1f} hours in all. Commits: {counts}. Versions: {'; '.join(versions)}. "
+        f"Machines: {'; '.join(machines)}.\n"
+    )
+
+
+# --- against the paper -----------------------------------------------------------------------------------------------
+
+
+def _cil_orderings(results: Results) -> list[Orderings]:
+    found = [orderings(results, name, "cil") for name in results.experiments()]
+    return [one for one in found if one.pairs]
+
+
+def _summary(found: Orderings) -> str:
+    holds, reversed_, ties = found.of("holds"), found.of("reversed"), found.of("tie")
+    other = found.against != found.experiment
+    whose = f"the paper's {experiment_label(found.against)} (another data set: the paper has no {found.experiment})"
+    text = (
+        f"{_MEASURES[found.measure]} on {found.experiment} against {whose if other else 'the paper'}: of the "
+        f"{len(found.pairs)} pairs of systems that the paper orders and that were run here, {len(holds)} are ordered "
+        f"the same way ({len(found.of('holds', True))} of them by more than the standard deviations, there and here), "
+        f"{len(reversed_)} the other way ({len(found.of('reversed', True))} by more than the standard deviations)"
+    )
+    return text + (f"; equal here: {len(ties)}." if ties else ".") + _of_clom(found)
+
+
+def _of_clom(found: Orderings) -> str:
+    """The paper's main claim in one sentence."""
+    pairs = [pair for pair in found.pairs if pair.methods[0] == "clom"]
+    if not pairs:
+        return ""
+    beaten = [pair for pair in pairs if pair.verdict == "holds"]
+    others = [method_label(pair.methods[1]) for pair in pairs if pair.verdict != "holds"]
+    text = f" The paper puts CLOM above {len(pairs)} of them; here it is above {len(beaten)}"
+    return text + (f", not above {', '.join(others)}." if others else ".")
+
+
+def _against_paper(found: Orderings) -> str:
+    text = f"**{_MEASURES[found.measure]}: does the order of the systems hold?** {_summary(found)}\n"
+    clear, close = found.of("reversed", True), found.of("reversed", False)
+    if clear:
+        text += "\nDoes not hold, by more than the standard deviations:\n\n" + _disagreements(clear)
+    if close:
+        pairs = ", ".join(f"{method_label(pair.methods[0])} > {method_label(pair.methods[1])}" for pair in close)
+        text += (
+            "\nDoes not hold, but within the standard deviations of the paper or of these runs, or these are not "
+            f"known (a single seed): {pairs}.\n"
+        )
+    return text
+
+
+def _disagreements(pairs: Sequence[Pair]) -> str:
+    lines = ["| the paper says | the paper | here |", "| --- | --- | --- |"]
+    for pair in pairs:
+        first, second = map(method_label, pair.methods)
+        theirs, ours = (
+            " > ".join(number_text(number) for number in pair.paper),
+            " < ".join(number_text(number) for number in pair.ours),
+        )
+        lines.append(f"| {first} > {second} | {theirs} | {ours} |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def write_results(rows: Sequence[Row], page: Path, readme: Path | None) -> list[Path]:
+    """Write the page, and the digest into the project's page; returns what was written."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, render_page(rows).encode())
+    if readme is None:
+        return [page]
+    text = readme.read_text(encoding="utf-8")
+    write_atomically(readme, with_digest(text, render_digest(rows), readme).encode())
+    return [page, readme]

@@ -1,0 +1,1 @@
+"""Predictions, batched, from the model that is active."""

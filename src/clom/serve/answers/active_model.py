@@ -1,0 +1,93 @@
+"""The model that answers at the moment, and what the page shows of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clom.errors import UserError
+from clom.learning.protection.hard_attention import HardAttention
+from clom.methods.families.base import Method
+from clom.methods.families.masked import MaskedMethod
+from clom.photos.predict import Predictor
+from clom.storage.describe import describe_method
+from clom.storage.model_file import load_model
+
+RATES = tuple(percent / 100 for percent in range(51))
+"""False-rejection rates that the page's slider offers."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """One state of the model file; never changed, only replaced by the next one."""
+
+    method: Method
+    predictor: Predictor | None
+    """None as long as nothing was learned."""
+    version: str
+    """The start of the SHA-256 of the file."""
+    about: dict[str, Any]
+
+    @property
+    def size(self) -> int:
+        return self.method.image_shape[-1]
+
+    @property
+    def task_names(self) -> list[str]:
+        return [task.name for task in self.method.tasks]
+
+    @property
+    def task_of_class(self) -> dict[str, str]:
+        return {name: task.name for task in self.method.tasks for name in task.class_names}
+
+
+def load_served(path: Path) -> Served:
+    """Read the file and ask it something, so that nobody has to wait for the sub-networks to be cut."""
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        raise UserError(f"Cannot read {path}: {problem.strerror or problem}.") from None
+    method = load_model(path)
+    predictor = Predictor(method) if method.tasks else None
+    if predictor is not None:
+        predictor(torch.zeros(1, *method.image_shape, dtype=torch.uint8))
+    version = hashlib.sha256(content).hexdigest()[:12]
+    about = {
+        "file": path.name,
+        "version": version,
+        "bytes": len(content),
+        **describe_method(method),
+        "units": units(method),
+        "rejection": rejection(method),
+    }
+    return Served(method, predictor, version, about)
+
+
+def rejection(method: Method) -> dict[str, Any]:
+    """What each rate of `RATES` costs: the share of held-out pictures, all of known classes, taken for unknown."""
+    records = [task.record for task in method.tasks if task.record and task.record.belonging]
+    held = sum(len(record.belonging) for record in records)
+    lost = [sum(record.cost(rate) * len(record.belonging) for record in records) for rate in RATES]
+    return {"rates": list(RATES), "held_out": held, "costs": [each / max(1, held) for each in lost]}
+
+
+@torch.no_grad()
+def units(method: Method) -> list[dict[str, Any]]:
+    """Of each layer: its units, and for every task how many it was the first to open and how many it shares."""
+    if not isinstance(method, MaskedMethod) or not isinstance(method.protection, HardAttention):
+        return []
+    masks = [method.protection.gates(task) for task in range(len(method.tasks))]
+    layers = []
+    for group, size in method.protection.net.gate_sizes().items():
+        used, tasks = torch.zeros(size, dtype=torch.bool), []
+        for learned, mask in zip(method.tasks, masks, strict=True):
+            opened = mask[group] > 0.5
+            new, shared = int((opened & ~used).sum()), int((opened & used).sum())
+            tasks.append({"task": learned.name, "opened": new, "shared": shared})
+            used |= opened
+        layers.append({"layer": group, "units": size, "free": size - int(used.sum()), "tasks": tasks})
+    return layers

@@ -1,0 +1,163 @@
+"""Answers: questions that arrive within milliseconds are computed as one batch, and the model can be exchanged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from clom import machine
+from clom.errors import UserError, unknown
+from clom.methods.families.task_record import is_unknown
+from clom.photos.predict import Answer, check_rate
+from clom.serve.answers.active_model import Served, load_served
+
+
+class NothingLearned(UserError):
+    """There is no class to choose from yet."""
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The answers to one question, in its order, and which state of the model gave them."""
+
+    answers: list[Answer]
+    version: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Question:
+    pixels: Tensor
+    task: str | None
+    top: int
+    false_rejection: float
+    reply: asyncio.Future[Replies]
+
+
+@dataclass(eq=False)
+class Engine:
+    """One thread computes; `served` is what it computes with, replaced between two batches and never changed."""
+
+    path: Path
+    window: float = 0.003
+    """Seconds to wait for company."""
+    most: int = 32
+    """Pictures in a batch, unless one question has more."""
+    on_batch: Callable[[int], None] = field(default=lambda _: None)
+    """Told the number of pictures of every batch."""
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        self.served = load_served(self.path)
+        self._state = _state_of(self.path)
+        self._queue: asyncio.Queue[_Question] = asyncio.Queue()
+        self._worker = ThreadPoolExecutor(1, "answers")
+        self._loader = ThreadPoolExecutor(1, "loading")
+        self._loop: asyncio.Task[None] | None = None
+        self._refreshing = asyncio.Lock()
+        self.use_threads(self.threads or machine.cores())
+
+    def use_threads(self, count: int) -> None:
+        """From the next batch on; the number belongs to the thread that computes."""
+        self._worker.submit(torch.set_num_threads, count)
+
+    def start(self) -> None:
+        self._loop = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.cancel()
+        while not self._queue.empty():
+            self._queue.get_nowait().reply.cancel()
+        self._worker.shutdown(wait=True)
+        self._loader.shutdown(wait=True)
+
+    async def refresh(self) -> bool:
+        """Load the file if it is another one by now; questions are answered from the old one until that is done."""
+        async with self._refreshing:
+            state = _state_of(self.path)
+            if state == self._state or state is None:
+                return False
+            self.served = await asyncio.get_running_loop().run_in_executor(self._loader, load_served, self.path)
+            self._state = state
+            return True
+
+    async def ask(self, pixels: Tensor, task: str | None, top: int, false_rejection: float) -> Replies:
+        """What is on these pictures, `[n, 3, side, side]` bytes."""
+        check_rate(false_rejection)
+        if self.served.predictor is None:
+            raise NothingLearned("This model has learned nothing yet. Teach it two classes or more first.")
+        if task is not None and task not in self.served.task_names:
+            raise unknown("task", task, self.served.task_names)
+        reply: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
+        await self._queue.put(_Question(pixels, task, top, false_rejection, reply))
+        return await reply
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            questions = await self._gather()
+            self.on_batch(sum(len(question.pixels) for question in questions))
+            try:
+                replies = await loop.run_in_executor(self._worker, answer_all, self.served, questions)
+            except Exception as problem:  # whatever it is, it must not end the loop
+                replies = [problem] * len(questions)
+            for question, reply in zip(questions, replies, strict=True):
+                if question.reply.done():
+                    continue  # nobody waits for it any more
+                if isinstance(reply, Exception):
+                    question.reply.set_exception(reply)
+                else:
+                    question.reply.set_result(reply)
+
+    async def _gather(self) -> list[_Question]:
+        """The first question, and those that come within the window."""
+        questions = [await self._queue.get()]
+        if self.window and self.most > 1:
+            await asyncio.sleep(self.window)
+        count = len(questions[0].pixels)
+        while not self._queue.empty() and count < self.most:
+            questions.append(self._queue.get_nowait())
+            count += len(questions[-1].pixels)
+        return questions
+
+
+def answer_all(served: Served, questions: Sequence[_Question]) -> list[Replies | Exception]:
+    """One pass for all questions about a task; each gets as many guesses, and is judged as strictly, as it asked."""
+    replies: dict[_Question, Replies | Exception] = {}
+    for task in dict.fromkeys(question.task for question in questions):
+        group = [question for question in questions if question.task == task]
+        try:
+            replies |= _answer_group(served, group, task)
+        except Exception as problem:
+            replies |= dict.fromkeys(group, problem)
+    return [replies[question] for question in questions]
+
+
+def _answer_group(served: Served, group: Sequence[_Question], task: str | None) -> dict[_Question, Replies]:
+    assert served.predictor is not None
+    top = max(question.top for question in group)
+    answers = iter(served.predictor(torch.cat([question.pixels for question in group]), task, top, 0.0))
+    return {
+        question: Replies([_as_asked(next(answers), question) for _ in question.pixels], served.version)
+        for question in group
+    }
+
+
+def _as_asked(answer: Answer, question: _Question) -> Answer:
+    rejected = is_unknown(answer.familiarity, question.false_rejection)
+    return replace(answer, guesses=answer.guesses[: question.top], unknown=rejected)
+
+
+def _state_of(path: Path) -> tuple[int, int, int] | None:
+    """What changes whenever the file is replaced; None while it is not there."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

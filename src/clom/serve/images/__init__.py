@@ -1,0 +1,1 @@
+"""Uploaded images, decoded in processes of their own."""

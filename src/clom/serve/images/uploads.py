@@ -1,0 +1,129 @@
+"""What a request brings: pictures with the names their owner gave them, and labels. Nothing of it becomes a path."""
+
+from __future__ import annotations
+
+import asyncio
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from clom.errors import DataError, UserError
+from clom.serve.images.decoder_pool import Decoders, Square
+from clom.serve.lessons.stored_images import Unreadable
+from clom.serve.security import Limits
+
+_LONGEST_NAME = 80
+_READ_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A picture that was sent: in memory, or in a temporary file that has no name."""
+
+    name: str
+    source: bytes | UploadFile
+
+    async def read(self, most: int) -> bytes:
+        content = self.source if isinstance(self.source, bytes) else await self.source.read(most + 1)
+        if len(content) > most:
+            raise DataError(f"too large: more than {most // 1_000_000} MB")
+        return content
+
+
+Decoded = Square | Unreadable
+
+
+async def decode_all(uploads: Sequence[Upload], decoders: Decoders, size: int, limits: Limits) -> list[Decoded]:
+    """Each as a square, or why not; few files are in memory at a time."""
+    turn = asyncio.Semaphore(_READ_AT_ONCE)
+
+    async def one(upload: Upload) -> Decoded:
+        async with turn:
+            try:
+                return await decoders.decode(await upload.read(limits.picture_bytes), size)
+            except DataError as problem:
+                return Unreadable(upload.name, str(problem))
+
+    return list(await asyncio.gather(*(one(upload) for upload in uploads)))
+
+
+async def pictures_to_ask(request: Request, limits: Limits) -> list[Upload]:
+    """The body itself, if it is a picture, or the files of a form."""
+    kind = _kind(request)
+    if kind.startswith("image/") or kind == "application/octet-stream":
+        return [Upload("picture", await request.body())]
+    form = await _form(request, limits.ask_pictures)
+    uploads = _files(form)
+    if not uploads:
+        raise HTTPException(422, "No pictures came with the request: send files as 'pictures'.")
+    return uploads
+
+
+@dataclass(frozen=True)
+class LessonRequest:
+    """A task to be learned as it was asked for; `labels[i]` is the class of upload i as a number."""
+
+    name: str | None
+    class_names: tuple[str, ...]
+    labels: tuple[int, ...]
+    uploads: tuple[Upload, ...]
+
+
+async def lesson_to_learn(request: Request, limits: Limits) -> LessonRequest:
+    form = await _form(request, limits.teach_pictures)
+    uploads = _files(form)
+    words = [value for value in form.getlist("labels") if isinstance(value, str)]
+    if len(words) != len(uploads):
+        raise HTTPException(
+            422, f"Every picture needs a label: {len(uploads)} pictures came with {len(words)} labels, in this order."
+        )
+    labels = [clean_name(word, "class") for word in words]
+    class_names = tuple(dict.fromkeys(labels))
+    if len(class_names) > limits.teach_classes:
+        raise HTTPException(
+            413, f"{len(class_names)} classes at once are too many: {limits.teach_classes} is the most."
+        )
+    name = form.get("name")
+    return LessonRequest(
+        clean_name(name, "task") if isinstance(name, str) and name.strip() else None,
+        class_names,
+        tuple(class_names.index(label) for label in labels),
+        tuple(uploads),
+    )
+
+
+def clean_name(text: str, kind: str) -> str:
+    """A name as people write it: one line, spelt the same on every system."""
+    name = " ".join(unicodedata.normalize("NFC", text).split())
+    if not name:
+        raise UserError(f"A {kind} needs a name.")
+    if len(name) > _LONGEST_NAME:
+        raise UserError(f"The name of a {kind} has at most {_LONGEST_NAME} characters, this one has {len(name)}.")
+    if not name.isprintable():
+        raise UserError(f"The name of a {kind} has characters that cannot be shown.")
+    return name
+
+
+async def _form(request: Request, most_files: int) -> FormData:
+    if _kind(request) != "multipart/form-data":
+        raise HTTPException(415, "Send pictures as multipart/form-data.")
+    return await request.form(max_files=most_files, max_fields=most_files + 10, max_part_size=4096)
+
+
+def _files(form: FormData) -> list[Upload]:
+    found = [value for value in form.getlist("pictures") if isinstance(value, UploadFile)]
+    return [Upload(_shown(file.filename or "picture"), file) for file in found]
+
+
+def _shown(name: str) -> str:
+    """A file's name as it is told back: the last part, printable, not too long."""
+    last = name.replace("\\", "/").rsplit("/", 1)[-1]
+    return "".join(sign if sign.isprintable() else "?" for sign in last)[:120] or "picture"
+
+
+def _kind(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()

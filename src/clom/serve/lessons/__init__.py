@@ -1,0 +1,1 @@
+"""Learning new classes while the server answers."""

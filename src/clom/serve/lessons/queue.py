@@ -1,0 +1,204 @@
+"""Lessons: one at a time, with progress that anybody can follow, and nothing lost when they end early."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from clom import machine
+from clom.errors import UserError
+from clom.locks import Lock
+from clom.photos.teach import remove_leftovers
+from clom.serve.answers.engine import Engine
+from clom.serve.lessons.job import WAITING, Job
+from clom.serve.lessons.stored_images import Assignment, Kept, Unreadable
+from clom.serve.subprocesses import Background
+from clom.storage.checkpoints import lesson_folder
+
+_REMEMBERED = 20
+_SECONDS_BETWEEN_SIGNS_OF_LIFE = 15.0
+
+
+class Busy(UserError):
+    """Another lesson is in the way."""
+
+
+class NoSuchJob(UserError):
+    """Nothing is known under this number."""
+
+
+class Jobs:
+    """The lessons of one model."""
+
+    def __init__(self, engine: Engine, niceness: int = 10) -> None:
+        self.engine, self.kept, self.niceness = engine, Kept(engine.path), niceness
+        self._jobs: dict[str, Job] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._worker: Background | None = None
+        self._changed = asyncio.Condition()
+        left = self.kept.read()
+        if left is not None and left.name in engine.served.task_names:
+            self.kept.remove()  # the end came between the last two steps: learned, but not yet tidied up
+        elif left is not None:
+            self._jobs[left.id] = Job(left, state="interrupted")
+
+    @property
+    def current(self) -> Job | None:
+        """The lesson that was begun last."""
+        return next(reversed(self._jobs.values()), None)
+
+    @property
+    def all(self) -> list[Job]:
+        """Those that are remembered, in the order in which they were begun."""
+        return list(self._jobs.values())
+
+    @property
+    def teaching(self) -> bool:
+        return self.current is not None and not self.current.over
+
+    def get(self, number: str) -> Job:
+        if number not in self._jobs:
+            raise NoSuchJob(f"There is no lesson '{number[:40]}'.")
+        return self._jobs[number]
+
+    def check_free(self) -> None:
+        """Refuse a new lesson as long as another one is under way or waits for a decision."""
+        job = self.current
+        if job is not None and not job.over:
+            raise Busy(f"'{job.assignment.name}' is being learned. One lesson at a time: wait for it, or cancel it.")
+        if job is not None and job.state in WAITING:
+            raise Busy(f"The lesson '{job.assignment.name}' is not finished. Go on with it, or give it up first.")
+
+    async def begin(
+        self,
+        name: str,
+        class_names: Sequence[str],
+        pixels: Tensor,
+        labels: Sequence[int],
+        unreadable: Sequence[Unreadable] = (),
+    ) -> Job:
+        self.check_free()
+        counts = tuple(labels.count(label) for label in range(len(class_names)))
+        assignment = Assignment(secrets.token_hex(8), name, tuple(class_names), counts, tuple(unreadable))
+        job = Job(assignment)
+        self._jobs[assignment.id] = job  # at once: nobody else can begin while the pictures are written
+        for old in list(self._jobs)[:-_REMEMBERED]:
+            del self._jobs[old]
+        try:
+            await asyncio.to_thread(self.kept.write, assignment, pixels, labels)
+        except OSError as problem:
+            del self._jobs[assignment.id]
+            raise UserError(f"The pictures cannot be kept beside the model: {problem.strerror or problem}.") from None
+        if job.over:  # cancelled meanwhile
+            self.kept.remove()
+        else:
+            self._running = asyncio.create_task(self._run(job))
+        return job
+
+    async def resume(self, job: Job) -> None:
+        """Go on with a lesson that ended early, from its last checkpoint if it has one: the result is the same."""
+        if job is not self.current or job.state not in WAITING:
+            raise Busy("Only a lesson that ended early can go on.")
+        job.state, job.problem, job.share, job.learning_since = "preparing", "", 0.0, None
+        self._running = asyncio.create_task(self._run(job))
+        await self._tell(job)
+
+    async def cancel(self, job: Job) -> None:
+        """Give a lesson up. The model stays as it was, unless it had learned everything by then."""
+        if job.state in WAITING:
+            await asyncio.to_thread(self._tidy)
+            job.state = "cancelled"
+            await self._tell(job)
+        elif not job.over:
+            if self._running is not None:
+                self._running.cancel()
+                await asyncio.wait([self._running])
+            if self._worker is not None:
+                await self._worker.end()
+            learned = await self._learned(job)
+            await asyncio.to_thread(self._tidy)
+            job.state = "done" if learned else "cancelled"
+            self._share_cores()
+            await self._tell(job)
+
+    async def stop(self) -> None:
+        """The end of the server: a lesson that goes on is interrupted, its pictures stay."""
+        if self._running is not None and not self._running.done():
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        if self._worker is not None:
+            await self._worker.end()
+
+    async def changes(self, job: Job) -> AsyncIterator[dict[str, Any] | None]:
+        """How it is now, and again whenever that changes, until it is over; None now and then as a sign of life."""
+        while True:
+            seen = job.revision
+            yield job.to_json()
+            if job.over:
+                return
+            while not await self._differs(job, seen):
+                yield None
+
+    async def _differs(self, job: Job, seen: int) -> bool:
+        """True as soon as there is news; False after a while without."""
+        async with self._changed:
+            news = self._changed.wait_for(lambda: job.revision != seen)
+            try:
+                return await asyncio.wait_for(news, _SECONDS_BETWEEN_SIGNS_OF_LIFE)
+            except TimeoutError:
+                return False
+
+    async def _run(self, job: Job) -> None:
+        try:
+            await self._learn(job)
+        except Exception as problem:  # a lesson must end in some way that can be seen
+            job.state, job.problem = "failed", f"The lesson ended unexpectedly: {problem or type(problem).__name__}"
+        self._share_cores()
+        await self._tell(job)
+
+    async def _learn(self, job: Job) -> None:
+        teaching, _ = self._share_cores()
+        self._worker = Background("learn", self.engine.path, teaching, self.niceness)
+        async for event in self._worker.events():
+            job.note(event)
+            await self._tell(job)
+        learned = await self._learned(job)
+        if learned:
+            await asyncio.to_thread(self._tidy)
+            job.state, job.share = "done", 1.0
+        else:
+            job.state = "failed"
+            job.problem = job.problem or "The lesson ended unexpectedly. The model is as it was."
+
+    async def _learned(self, job: Job) -> bool:
+        """Whether the model file knows the task by now; from here on the answers do, too."""
+        await self.engine.refresh()
+        return job.assignment.name in self.engine.served.task_names
+
+    def _tidy(self) -> None:
+        """Nothing of a lesson's pictures stays once it is over or given up."""
+        self.kept.remove()
+        try:
+            with Lock(self.engine.path):
+                remove_leftovers(self.engine.path)
+                shutil.rmtree(lesson_folder(self.engine.path), ignore_errors=True)
+        except UserError:
+            pass  # somebody teaches from the command line: they tidy up themselves
+
+    def _share_cores(self) -> tuple[int, int]:
+        """Threads for learning and for answers: together as many as there are cores."""
+        cores = self.engine.threads or machine.cores()
+        teaching = max(1, cores - 1) if self.teaching else 0
+        answering = max(1, cores - teaching)
+        self.engine.use_threads(answering)
+        return max(1, teaching), answering
+
+    async def _tell(self, job: Job) -> None:
+        job.revision += 1
+        async with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,99 @@
+"""The pictures of a lesson, kept in a private folder beside the model until it is learned or given up.
+
+They are squares of bytes by then; nothing in the folder is decoded or run. A folder appears in one piece.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from clom.data.folders import Pictures
+from clom.data.images import Images
+from clom.errors import UserError
+from clom.files import write_atomically
+from clom.storage.tensors import read_tensors
+
+_ABOUT, _PICTURES, _BEFORE = "lesson.json", "pictures.safetensors", "before.safetensors"
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A file that gave no picture, by the name that its owner gave it, and why."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What is to be learned."""
+
+    id: str
+    name: str
+    class_names: tuple[str, ...]
+    counts: tuple[int, ...]
+    """Pictures of each class."""
+    unreadable: tuple[Unreadable, ...]
+
+
+class Kept:
+    """The folder of the one lesson that a model can have at a time."""
+
+    def __init__(self, model: Path) -> None:
+        place = model.resolve()
+        self.model = place
+        self.folder = place.with_name(f".{place.name}.lesson")
+
+    @property
+    def before(self) -> Path:
+        """The model as it was when the lesson began, to compare with."""
+        return self.folder / _BEFORE
+
+    def write(self, assignment: Assignment, pixels: Tensor, labels: Sequence[int]) -> None:
+        new = self.folder.with_name(f"{self.folder.name}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(mode=0o700)
+        tensors = {"pixels": pixels, "labels": torch.tensor(labels, dtype=torch.int64)}
+        write_atomically(new / _PICTURES, to_bytes(tensors))
+        write_atomically(new / _ABOUT, json.dumps(asdict(assignment)).encode())
+        _link(self.model, new / _BEFORE)
+        self.remove()
+        new.rename(self.folder)
+
+    def read(self) -> Assignment | None:
+        """What an earlier process left unfinished; None if nothing, or nothing that can be used."""
+        try:
+            about = json.loads((self.folder / _ABOUT).read_bytes())
+            unreadable = tuple(Unreadable(**file) for file in about.pop("unreadable"))
+            names, counts = tuple(about.pop("class_names")), tuple(about.pop("counts"))
+            return Assignment(class_names=names, counts=counts, unreadable=unreadable, **about)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def pictures(self) -> Pictures:
+        assignment = self.read()
+        if assignment is None:
+            raise UserError(f"The pictures of the lesson are gone from {self.folder}.")
+        tensors, _ = read_tensors(self.folder / _PICTURES)
+        images = Images(tensors["pixels"], tensors["labels"])
+        return Pictures(assignment.class_names, images, tuple(Path() for _ in images.labels), ())
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    """A second name for the file, which outlives its replacement; a copy where that is not possible."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

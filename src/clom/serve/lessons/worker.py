@@ -1,0 +1,101 @@
+"""The process that learns, at low priority beside the one that answers. It tells what happens as lines of JSON.
+
+It ends when its input does: whoever started it may die in any way, and no process goes on learning behind their back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from clom.errors import UserError
+
+SECONDS_BETWEEN_STEPS = 0.2
+
+
+def main() -> None:
+    purpose, model = sys.argv[1], Path(sys.argv[2])
+    threads, niceness = (int(word) for word in sys.argv[3:5])
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    if hasattr(os, "nice"):
+        os.nice(niceness)
+    from clom import machine
+
+    machine.tune_process(threads)
+    try:
+        inspect(model) if purpose == "inspect" else learn(model)
+    except UserError as problem:
+        tell("problem", text=str(problem))
+
+
+def learn(model: Path) -> None:
+    """Teach the model what is kept beside it, then prove that the old tasks are as they were."""
+    from clom.learning.loop import Progress
+    from clom.photos.teach import LessonPlan, Listener, teach
+    from clom.serve.lessons.stored_images import Kept
+    from clom.storage.verify import verify
+
+    last = 0.0
+
+    def on_plan(plan: LessonPlan) -> None:
+        tell("plan", n_train=plan.n_train, n_validation=plan.n_validation, seconds=plan.seconds)
+
+    def on_step(step: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last < SECONDS_BETWEEN_STEPS and step.done < step.total:
+            return
+        last = time.monotonic()
+        tell("step", phase=step.phase, share=step.share, epoch=step.epoch, epochs=step.epochs)
+
+    kept = Kept(model)
+    assignment = kept.read()
+    if assignment is None:
+        raise UserError("The pictures of this lesson are gone.")
+    listener = Listener(on_plan=on_plan, on_step=on_step)
+    lesson = teach(model, lambda _: kept.pictures(), assignment.name, listener=listener)
+    tell("saved")
+    checks = [asdict(check) for check in verify(model, kept.before)] if kept.before.exists() else []
+    record = lesson.record.model_dump(mode="json", exclude={"belonging"})
+    tell(
+        "done",
+        lesson={
+            "seconds": lesson.seconds,
+            "accuracy": lesson.record.accuracy,
+            "accuracy_among_all": lesson.accuracy_among_all,
+            "n_tasks": lesson.n_tasks,
+            "n_classes": lesson.n_classes,
+            "nearly_full": lesson.full,
+            "record": record,
+        },
+        checks=checks,
+    )
+
+
+def inspect(model: Path) -> None:
+    """What takes a while to find out about a model."""
+    from clom.serve.lessons.separation import separation
+    from clom.storage.model_file import load_model
+    from clom.storage.verify import verify
+
+    checks = [asdict(check) for check in verify(model)]
+    tell("done", checks=checks, separation=separation(load_model(model)))
+
+
+def tell(event: str, **content: Any) -> None:
+    print(json.dumps({"event": event, **content}), flush=True)
+
+
+def _end_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1):  # not through Python's buffer, whose lock would be in the way at the end
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

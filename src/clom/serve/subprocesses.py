@@ -1,0 +1,52 @@
+"""Work in a process of its own: its lines of JSON as they come, and its end whenever ours comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+from clom.serve.images.decoder_pool import child_environment
+
+_LONGEST_LINE = 1 << 24
+_SECONDS_TO_END = 5.0
+
+
+class Background:
+    """One run of `clom.serve.lessons.worker`."""
+
+    def __init__(self, purpose: Literal["learn", "inspect"], model: Path, threads: int, niceness: int) -> None:
+        self._words = [purpose, str(model), str(threads), str(niceness)]
+        self._process: Process | None = None
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """All that it tells, until it ends."""
+        command = [sys.executable, "-m", "clom.serve.lessons.worker", *self._words]
+        self._process = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=PIPE, limit=_LONGEST_LINE, env=child_environment()
+        )
+        assert self._process.stdout is not None
+        try:
+            async for line in self._process.stdout:
+                if line.startswith(b"{"):  # libraries may print what they like
+                    yield json.loads(line)
+        finally:
+            await self.end()
+
+    async def end(self) -> int:
+        """End it if it is still there; its exit code."""
+        process = self._process
+        if process is None:
+            return 0
+        if process.returncode is None:
+            if process.stdin is not None:
+                process.stdin.close()  # which ends it, unless it is stuck
+            try:
+                return await asyncio.wait_for(process.wait(), _SECONDS_TO_END)
+            except TimeoutError:
+                process.kill()
+        return await process.wait()

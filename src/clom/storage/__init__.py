@@ -1,0 +1,1 @@
+"""Models, checkpoints and what proves them unchanged, as files."""

@@ -1,0 +1,56 @@
+"""What a model file has to keep to besides its format: nobody should find out later, in the middle of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from clom.data.memory import Memory
+from clom.methods.families.base import Method
+
+_Name = Annotated[str, Field(max_length=1000)]
+
+
+class _Task(BaseModel):
+    name: _Name
+    class_names: Annotated[list[_Name], Field(min_length=1)]
+
+
+class _Description(BaseModel):
+    """The parts that no other type checks."""
+
+    method: str
+    image_shape: Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=3, max_length=3)]
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    tasks: list[_Task]
+
+
+def check_description(description: dict[str, Any]) -> dict[str, Any]:
+    """The same, if it has the right kinds of values."""
+    _Description.model_validate(description, strict=True)
+    return description
+
+
+def check_numbers(method: Method, stored: Mapping[str, Tensor]) -> None:
+    """The file's numbers are of the kinds that the method uses, and each of them is a number."""
+    for name, value in method.state_dict().items():
+        if stored[name].dtype != value.dtype:
+            raise ValueError(f"{name} holds {stored[name].dtype}, not {value.dtype}")
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} holds values that are no numbers: NaN or infinite")
+    for module in method.modules():
+        if isinstance(module, Memory):
+            _check_memory(module, method)
+
+
+def _check_memory(memory: Memory, method: Method) -> None:
+    n_classes = torch.tensor([0, *(task.n_classes for task in method.tasks)])
+    tasks = memory.tasks + 1
+    if len(tasks) and not (int(tasks.min()) > 0 and int(tasks.max()) < len(n_classes)):
+        raise ValueError("it remembers images of tasks that it does not know")
+    if not bool(((memory.labels >= 0) & (memory.labels < n_classes[tasks])).all()):
+        raise ValueError("it remembers images of classes that it does not know")

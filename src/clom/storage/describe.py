@@ -1,0 +1,36 @@
+"""What there is to know about a model file, as plain data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from clom.methods.families.base import LearnedTask, Method
+from clom.storage.model_file import load_model
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Tasks in the order of learning with what was noted about them, capacity, and what the file is."""
+    method = load_model(path)
+    return {"file": str(path), "bytes": path.stat().st_size, **describe_method(method)}
+
+
+def describe_method(method: Method) -> dict[str, Any]:
+    """The same of a model in memory."""
+    return {
+        "method": method.name,
+        "backbone": method.net_settings.kind,
+        "image_shape": list(method.image_shape),
+        "seed": method.seed,
+        "parameters": method.n_parameters(),
+        "memory_bytes": method.memory_bytes,
+        "exact_memory": method.exact_memory,
+        "capacity": {group: used[-1] if used else 0.0 for group, used in method.capacity().items()},
+        "capacity_by_task": {group: list(used) for group, used in method.capacity().items()},
+        "tasks": [_described(task) for task in method.tasks],
+    }
+
+
+def _described(task: LearnedTask) -> dict[str, Any]:
+    record = task.record.model_dump(mode="json", exclude={"belonging"}) if task.record else {}
+    return {"name": task.name, "classes": list(task.class_names), **record}

@@ -1,0 +1,86 @@
+"""A model as one file: safetensors with the description as JSON. Reading it runs no code of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from clom.errors import UserError
+from clom.files import write_atomically
+from clom.methods.families.base import LearnedTask, Method, channels_last
+from clom.methods.families.task_record import TaskRecord
+from clom.methods.registry import METHODS, method_class
+from clom.nets import NetSettings
+from clom.nets.size_limit import Allowance
+from clom.storage.checks import check_description, check_numbers
+from clom.storage.tensors import read_tensors, to_bytes
+
+FORMAT, VERSION = "clom-model", 1
+CHECKSUM = "sha256"
+
+
+def save_model(path: Path, method: Method) -> None:
+    """Write the whole method; whatever was at `path` is replaced in one piece or not at all."""
+    description = {
+        "method": method.name,
+        "net": method.net_settings.model_dump(mode="json"),
+        "settings": method.settings.model_dump(mode="json"),
+        "image_shape": list(method.image_shape),
+        "seed": method.seed,
+        "tasks": [_described(task) for task in method.tasks],
+    }
+    header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(description)}
+    write_atomically(path, to_bytes(method.state_dict(), header))
+
+
+def load_model(path: Path) -> Method:
+    """The method as it was saved, ready to answer or to learn on."""
+    tensors, header = read_tensors(path)
+    if header.get("format") != FORMAT:
+        raise UserError(f"{path} is not a model of this program: its header does not say '{FORMAT}'.")
+    version = header.get("version", "")
+    if not version.isdecimal() or len(version) > 9 or int(version) > VERSION:
+        raise UserError(
+            f"{path} has format version {version[:20] or 'unknown'}; this program reads up to {VERSION}. "
+            "Update the program."
+        )
+    if strange := header.keys() - {"format", "version", "description"}:
+        raise UserError(f"{path} is damaged: its header has entries that mean nothing ({', '.join(sorted(strange))}).")
+    try:
+        description = check_description(json.loads(header["description"]))
+        method = _rebuild(description, Allowance.for_file(tensors))
+        method.load_state_dict(tensors)
+        check_numbers(method, tensors)
+    except Exception as problem:  # a wrong description can lead anywhere
+        lines = [line.strip(" \t.:") for line in str(problem).splitlines() if "Error(s) in loading" not in line]
+        why = next(filter(None, lines), type(problem).__name__)[:300]
+        raise UserError(f"{path} is damaged: its description and its numbers do not fit ({why}).") from problem
+    channels_last(method)
+    return method.eval()
+
+
+def _described(task: LearnedTask) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": task.name, "class_names": list(task.class_names)}
+    if task.record is not None:
+        described["record"] = task.record.model_dump(mode="json")
+    return described
+
+
+def _rebuild(description: dict[str, Any], allowance: Allowance) -> Method:
+    if description["method"] not in METHODS:
+        raise ValueError(f"unknown method '{description['method']}'")
+    maker = method_class(description["method"])
+    net: NetSettings = TypeAdapter(NetSettings).validate_python(description["net"])
+    settings = maker.settings_type.model_validate(description["settings"])
+    with allowance:
+        allowance.holder = method = maker(net, settings, description["image_shape"], description["seed"])
+        for task in description["tasks"]:
+            record = TaskRecord.model_validate(task["record"]) if "record" in task else None
+            learned = LearnedTask(task["name"], tuple(task["class_names"]), record)
+            if record and {len(record.images), len(record.validation_images)} != {learned.n_classes}:
+                raise ValueError(f"the record of task '{learned.name}' is about other classes")
+            method.open_task(learned)
+    return method

@@ -1,0 +1,54 @@
+"""Named tensors with a JSON header as one safetensors file, behind a checksum. Reading one runs no code from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as as_safetensors
+from torch import Tensor
+
+from clom.errors import UserError
+from clom.files import check_regular
+
+CHECKSUM = "sha256"
+
+
+def to_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> bytes:
+    """A safetensors file whose header holds a checksum of everything in it."""
+    plain = {name: value.detach().contiguous() for name, value in tensors.items()}
+    return as_safetensors(plain, metadata={**header, CHECKSUM: checksum(plain, header)})
+
+
+def checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
+    """Of all names, shapes, types, numbers and entries of the header, in whatever order."""
+    digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
+    for name in sorted(tensors):
+        value = tensors[name].contiguous()
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors and the header of a safetensors file, which must be what was written."""
+    tensors, header = _read(path)
+    written = header.pop(CHECKSUM, None)
+    if written is not None and written != checksum(tensors, header):
+        raise UserError(f"{path} is damaged: its numbers are not those that were written (the checksum differs).")
+    return tensors, header
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    check_regular(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (SafetensorError, OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError) as problem:
+        raise UserError(f"{path} cannot be read as a model file: {str(problem)[:300]}.") from None

@@ -1,0 +1,78 @@
+"""Proof that nothing was forgotten: every task answers bit for bit as it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from clom.methods.families.base import Method
+from clom.storage.fingerprint import fingerprint, probes
+from clom.storage.model_file import load_model
+
+Verdict = Literal["identical", "changed", "missing", "new", "not recorded"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What became of one task."""
+
+    task: str
+    verdict: Verdict
+    reason: str
+    fingerprint: str = ""
+
+    @property
+    def good(self) -> bool:
+        return self.verdict in ("identical", "new")
+
+
+def verify(path: Path, against: Path | None = None) -> list[Check]:
+    """Every task of the older model `against` compared with the one of that name at `path`; then what is new.
+
+    Numbers that answers are computed from must be the same bits, and so must the answers to a few generated images.
+    Without an older model each task is compared with the fingerprint that was noted when it was learned.
+    """
+    model = load_model(path)
+    if against is None:
+        return [_as_recorded(model, number) for number in range(len(model.tasks))]
+    old = load_model(against)
+    names = [task.name for task in model.tasks]
+    checks = []
+    for number, task in enumerate(old.tasks):
+        if task.name in names:
+            checks.append(_compare(old, number, model, names.index(task.name)))
+        else:
+            checks.append(Check(task.name, "missing", f"{path.name} has no such task"))
+    known = {task.name for task in old.tasks}
+    news = [name for name in names if name not in known]
+    return checks + [Check(name, "new", f"learned after {against.name}") for name in news]
+
+
+def _as_recorded(model: Method, number: int) -> Check:
+    task = model.tasks[number]
+    if task.record is None:
+        return Check(task.name, "not recorded", "the file does not tell what it was when it was learned")
+    now = fingerprint(model, number)
+    if now != task.record.fingerprint:
+        return Check(task.name, "changed", "its numbers are not those that were learned", now)
+    return Check(task.name, "identical", f"as learned on {task.record.day}", now)
+
+
+def _compare(old: Method, before: int, new: Method, after: int) -> Check:
+    name = old.tasks[before].name
+    if old.tasks[before].class_names != new.tasks[after].class_names:
+        return Check(name, "changed", "its classes have other names")
+    prints = fingerprint(old, before), fingerprint(new, after)
+    if prints[0] != prints[1]:
+        return Check(name, "changed", "its numbers are not the same bits", prints[1])
+    images = probes(old.image_shape)
+    answers = [
+        (method.block(images, task), method.belonging(images)[:, task])
+        for method, task in ((old, before), (new, after))
+    ]
+    if not all(torch.equal(one, two) for one, two in zip(*answers, strict=True)):
+        return Check(name, "changed", f"it answers otherwise to {len(images)} generated images", prints[1])
+    return Check(name, "identical", f"same numbers, same answers to {len(images)} generated images", prints[1])

@@ -1,0 +1,226 @@
+"""OOD scores of a finished run: the figures, what is kept between calls, and every kind of method."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from clom.data import catalog
+from clom.data.images import DataSet, Images, fitted
+from clom.errors import UserError
+from clom.evaluation.metrics import max_logit
+from clom.experiments.analysis import ood_scores as module
+from clom.experiments.analysis.ood_scores import ScoresReport, score_run
+from clom.experiments.analysis.task_outputs import OutputBook
+from clom.experiments.config import resolve
+from clom.experiments.run import execute
+from clom.methods.families.masked import MaskedMethod
+from clom.storage.model_file import load_model
+
+TINY: dict[str, Any] = {
+    "data.train_per_class": 24,
+    "data.test_per_class": 6,
+    "data.validation": 0.25,
+    "data.classes_per_task": None,
+    "data.sizes": [2, 3, 2],
+    "net.channels": [8, 8, 12],
+    "net.hidden": 24,
+    "learning.plan.epochs": 2,
+    "learning.plan.batch": 8,
+}
+OPEN: dict[str, Any] = {"attention.sparsity_first": 0.0, "attention.sparsity_rest": 0.0}  # so few units all stay
+BLOCK_SCORES = ["MSP", "MaxLogit", "Energy", "NegEntropy", "GEN"]
+FEATURE_SCORES = ["Mahalanobis", "rel. Mahalanobis", "kNN", "ViM", "ReAct"]
+
+
+def make_run(folder: Path, method: str, **overrides: Any) -> Path:
+    config = resolve("digits-5t", method, "smoke", 0, TINY | (OPEN if "supsup" not in method else {}) | overrides)
+    execute(config, config.data.stream(None, 0), folder)
+    return folder
+
+
+def noise(name: str, folder: Path | None = None, download: bool = True) -> DataSet:
+    """An external set of another size and with colours."""
+    assert not download
+    randomness = torch.Generator().manual_seed(1)
+    pixels = torch.randint(0, 256, (30, 3, 12, 12), generator=randomness).to(torch.uint8)
+    images = Images(pixels, torch.zeros(30, dtype=torch.int64))
+    return DataSet(name, ("a",), images[:0], images)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "clom", "clom")
+
+
+@pytest.fixture(autouse=True)
+def one_external_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """svhn is there, the others are not."""
+    read = catalog.load
+    monkeypatch.setattr(catalog, "available", lambda name, folder=None: name in ("svhn", "digits"))
+    monkeypatch.setattr(catalog, "load", lambda name, *a, **k: (noise if name == "svhn" else read)(name, *a, **k))
+
+
+def check(report: ScoresReport) -> None:
+    """What must hold whatever the scores are."""
+    outcomes = [outcome for score in report.scores.values() for outcome in score.rules.values()]
+    for outcome in (*outcomes, *report.argmax.values()):
+        assert report.til + outcome.task_detection - 1 <= outcome.cil + 1e-12
+        assert outcome.cil <= min(report.til, outcome.task_detection) + 1e-12
+    for score in report.scores.values():
+        assert list(score.rules) == ["task-then-class", "product"]
+        figures = [score.auc, score.auc_validation, score.fpr95, score.aupr, score.rejection.own]
+        assert all(0 <= figure <= 1 for figure in (*figures, *score.external_auc.values()))
+    assert report.scores[report.best].auc_validation == max(s.auc_validation for s in report.scores.values())
+
+
+def test_the_figures_of_a_clom_run(finished: Path) -> None:
+    report = score_run(finished, external=["svhn", "kmnist"])
+    check(report)
+    assert list(report.scores) == [*BLOCK_SCORES, "ODIN", *FEATURE_SCORES]
+    assert report.external == {"svhn": 30}
+    assert report.missing == ["kmnist"]
+    assert report.exact_memory
+    summary = json.loads((finished / "summary.json").read_text())
+    assert report.til == pytest.approx(summary["til"])
+    assert {name: way.cil for name, way in report.argmax.items()} == pytest.approx(summary["cil_by_calibration"])
+    assert report.argmax["memory"].task_detection == pytest.approx(summary["task_detection"])
+    assert report.scores["MaxLogit"].auc == pytest.approx(summary["auc_maxlogit"])  # the same for every calibration
+    # Two tasks of two classes and one of three: MSP and NegEntropy are not the same score.
+    assert report.scores["MSP"].auc != report.scores["Mahalanobis"].auc
+    assert json.loads((finished / "scores.json").read_text()) == json.loads(json.dumps(report.to_json()))
+
+
+def test_external_auc_and_rejection_by_hand(finished: Path) -> None:
+    report = score_run(finished, external=["svhn"], wanted_rejection=0.25)
+    result = report.scores["MaxLogit"]
+    model = load_model(finished / "model.safetensors")
+    config = resolve("digits-5t", "clom", "smoke", 0, TINY)
+    stream = config.data.stream(None, 0)
+    images = fitted(noise("svhn", download=False).test, (1, 8, 8))
+    pairs = []
+    for task, test in enumerate(stream.tests):
+        own, other = (max_logit(model.block(pixels, task)) for pixels in (test.pixels, images.pixels))
+        pairs.append(float((own[:, None] > other[None]).double().mean()))
+        assert len(torch.unique(torch.cat([own, other]))) == len(own) + len(other), "no ties to count as a half"
+    assert result.external_auc["svhn"] == pytest.approx(sum(pairs) / 3, abs=1e-6)
+
+    held_out = [max_logit(model.block(task.validation.pixels, k)).double() for k, task in enumerate(stream)]
+
+    def eager(pixels: Tensor) -> Tensor:
+        wants = [max_logit(model.block(pixels, k)).double() for k in range(3)]
+        pairs = zip(wants, held_out, strict=True)
+        return torch.stack([(want - own.mean()) / own.std(correction=0) for want, own in pairs]).amax(0)
+
+    validation = torch.cat([eager(task.validation.pixels) for task in stream])
+    threshold = result.rejection.threshold
+    assert float((validation < threshold - 1e-6).double().mean()) <= 0.25
+    assert float((validation < threshold + 1e-6).double().mean()) > 0.25 - 1 / len(validation)
+    assert result.rejection.external["svhn"] == pytest.approx(float((eager(images.pixels) < threshold).double().mean()))
+    tests = torch.cat([eager(test.pixels) for test in stream.tests])
+    assert result.rejection.own == pytest.approx(float((tests < threshold).double().mean()))
+
+
+def test_the_networks_are_asked_once(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "features.safetensors").unlink(missing_ok=True)
+    told: list[tuple[int, int]] = []
+    first = score_run(folder, external=[], on_pass=lambda done, total: told.append((done, total)))
+    assert told == [(number, 18) for number in range(1, 19)]
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedMethod, "block", forbidden)
+        patch.setattr(MaskedMethod, "features", forbidden)
+        assert score_run(folder, external=[]) == first
+        with pytest.raises(AssertionError, match="asked again"):
+            score_run(folder, external=["svhn"])
+    more = score_run(folder, external=["svhn"])
+    assert more.scores["ViM"].auc == first.scores["ViM"].auc
+    # Another model in the same folder: nothing of the old one is believed.
+    stored = load_file(folder / "features.safetensors")
+    assert "external svhn.0.block" in stored
+    book = OutputBook(folder, load_model(folder / "model.safetensors"))
+    assert set(book._tensors) == set(stored)
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b" ")
+    assert OutputBook(folder, book.method)._tensors == {}
+
+
+def forbidden(*arguments: object) -> Tensor:
+    raise AssertionError("a network is asked again")
+
+
+def test_a_damaged_store_is_computed_again(finished: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished, tmp_path / "run")
+    first = score_run(folder, external=[])
+    (folder / "features.safetensors").write_bytes(b"nonsense")
+    assert score_run(folder, external=[]) == first
+
+
+@pytest.mark.parametrize("method", ["clom-odin", "supsup-ood"])
+def test_other_masked_methods(method: str, tmp_path: Path) -> None:
+    report = score_run(make_run(tmp_path / method, method), external=["svhn"])
+    check(report)
+    assert list(report.scores) == [*BLOCK_SCORES, "ODIN", *FEATURE_SCORES]
+    if method == "clom-odin":
+        assert report.scores["ODIN"] == report.scores["MaxLogit"]
+
+
+def test_a_method_without_features_has_scores_of_its_blocks(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class BlocksOnly:
+        exact_memory = False
+
+        def __init__(self, method: Any) -> None:
+            self.block, self.calibrations, self.tasks = method.block, method.calibrations, method.tasks
+
+    monkeypatch.setattr(module, "load_model", lambda path: BlocksOnly(load_model(path)))
+    report = score_run(finished, external=["svhn"])
+    check(report)
+    assert list(report.scores) == BLOCK_SCORES
+    assert not report.exact_memory
+
+
+def test_one_task_has_nothing_to_be_told_from_but_other_sets(tmp_path: Path) -> None:
+    report = score_run(make_run(tmp_path / "one", "hat", **{"data.sizes": [2]}), external=["svhn"])
+    check(report)
+    assert report.scores["MSP"].auc == 1.0
+    assert report.scores["MSP"].fpr95 == 0.0
+
+
+def test_the_linear_head_reads_rotation_0(finished: Path) -> None:
+    """The first rows of the head: what the unrotated image reads in Eq. 6."""
+    method = load_model(finished / "model.safetensors")
+    assert isinstance(method, MaskedMethod)
+    pixels = resolve("digits-5t", "clom", "smoke", 0, TINY).data.stream(None, 0).tests[1].pixels
+    weight, bias = method.linear_head(1)
+    assert weight.shape == (3, 24)
+    by_head = method.heads[1](method.features(pixels, 1))[:, :3]
+    torch.testing.assert_close(method.features(pixels, 1) @ weight.T + bias, by_head, rtol=1e-4, atol=1e-5)
+
+
+# --- mistakes ----------------------------------------------------------------------------------------------------
+
+
+def test_mistakes(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not the folder of a run"):
+        score_run(tmp_path)
+    with pytest.raises(UserError, match="is not the folder of a run"):
+        score_run(tmp_path / "absent")
+    with pytest.raises(UserError, match=r"'kmnst'.*'kmnist'"):
+        score_run(finished, external=["kmnst"])
+    with pytest.raises(UserError, match="what this run learned"):
+        score_run(finished, external=["digits"])
+    folder = shutil.copytree(finished, tmp_path / "half")
+    (folder / "summary.json").unlink()
+    with pytest.raises(UserError, match="not finished"):
+        score_run(folder)
+    (folder / "summary.json").write_text("{}")
+    (folder / "config.yaml").write_text("experiment: [")
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        score_run(folder)

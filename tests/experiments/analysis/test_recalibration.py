@@ -1,0 +1,54 @@
+"""Fewer stored samples: fitted anew from what a run left, equal to a run with that setting from the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clom.errors import UserError
+from clom.experiments.analysis.recalibration import with_fewer_samples
+from clom.experiments.config import resolve
+from clom.experiments.ledger import Row
+from clom.experiments.run import execute
+
+TINY: dict[str, Any] = {
+    "data.sizes": [2, 2],
+    "data.classes_per_task": None,
+    "data.train_per_class": 40,
+    "data.test_per_class": 20,
+    "net.channels": [6, 6, 8],
+    "net.hidden": 16,
+    "learning.plan.epochs": 1,
+    "learning.head.iterations": 5,
+}
+TIMES = {"minutes", "cpu_minutes", "peak_memory_gb", "average_incremental_cil"}
+
+
+def run(folder: Path, **overrides: Any) -> Path:
+    config = resolve("digits-5t", "clom", "smoke", 0, TINY | overrides)
+    execute(config, config.data.stream(None, 0), folder)
+    return folder
+
+
+def figures(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in row.figures.items() if name not in TIMES}
+
+
+def test_equals_a_run_with_that_setting(tmp_path: Path) -> None:
+    derived = with_fewer_samples(run(tmp_path / "four", memory_per_class=4), [2, 0])
+    assert [row.overrides["memory_per_class"] for row in derived] == [2, 0]
+    for row, count in zip(derived, (2, 0), strict=True):
+        fresh = Row.of_run(run(tmp_path / str(count), memory_per_class=count))
+        assert figures(row) == figures(fresh)
+        assert row.key == fresh.key
+    assert derived[0].figures["memory_bytes"] == 4 * 2 * 64
+
+
+def test_says_what_cannot_be_tried(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", memory_per_class=2)
+    with pytest.raises(UserError, match="keeps 2 samples per class"):
+        with_fewer_samples(folder, [2])
+    with pytest.raises(UserError, match="nothing to vary"):
+        with_fewer_samples(run(tmp_path / "none", calibration="scale"), [1])

@@ -1,0 +1,120 @@
+"""A run done by several processes: its accuracy, what is refused, and going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from clom import machine
+from clom.cli import main
+from clom.errors import UserError
+from clom.experiments.config import resolve
+from clom.experiments.distributed_run import pack, unpack
+from clom.experiments.run import execute
+from clom.launch import Launch, read_launch
+from processes import ended, torchrun
+
+DIGITS = ("run", "digits-5t", "--budget", "smoke")
+TOLD = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def test_two_processes_do_a_run_as_well_as_one(tmp_path: Path) -> None:
+    together = torchrun(2, *DIGITS, "--out", str(tmp_path / "two"))
+    config = resolve("digits-5t", "clom", "smoke")
+    one = execute(config, config.data.stream(None, 0), tmp_path / "one").summary
+    ((code, output, errors),) = ended([together])
+    assert code == 0, errors
+    assert output.count("Learned task 5 of 5") == 1, "one of them speaks"
+    two = json.loads((tmp_path / "two" / "summary.json").read_text())
+    assert two["til"] == pytest.approx(one["til"], abs=0.02)
+    assert two["cil"] == pytest.approx(one["cil"], abs=0.05)
+    assert two["til"] > 0.9
+    assert two["forgetting"] == 0
+    assert {name: two[name] for name in ("parameters", "memory_bytes")} == {
+        name: one[name] for name in ("parameters", "memory_bytes")
+    }
+    assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
+    assert not list((tmp_path / "two").glob(".*")), "nothing is left over"
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_where_they_were_stopped(tmp_path: Path) -> None:
+    def begin(name: str) -> list[str]:
+        return [*DIGITS, "--out", str(tmp_path / name), "--checkpoint-every", "0"]
+
+    ((code, _, errors),) = ended([torchrun(2, *begin("unbroken"))])
+    assert code == 0, errors
+    stopped = torchrun(2, *begin("stopped"))
+    while not (list((tmp_path / "stopped").glob("checkpoints/task1-*")) or stopped.poll() is not None):
+        time.sleep(0.05)
+    stopped.send_signal(signal.SIGTERM)
+    ((code, output, errors),) = ended([stopped])
+    assert "Stopped." in output, errors
+    assert not (tmp_path / "stopped" / "summary.json").exists()
+    ((code, _, errors),) = ended([torchrun(2, *begin("stopped"))])
+    assert code == 0, errors
+    for name in ("model.safetensors", "scores.safetensors"):
+        wanted, got = load_file(tmp_path / "unbroken" / name), load_file(tmp_path / "stopped" / name)
+        assert wanted.keys() == got.keys()
+        assert all(torch.equal(wanted[key], got[key]) for key in wanted)
+
+
+def test_what_torchrun_says_is_understood() -> None:
+    assert read_launch({}) == Launch(0, 1, 0, 1)
+    assert read_launch({"WORLD_SIZE": "1"}).leads
+    launch = read_launch({**TOLD, "WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"})
+    assert launch == Launch(3, 4, 1, 2)
+    assert not launch.leads
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"RANK": ""}, "WORLD_SIZE is 2, but RANK is not set"),
+        ({"MASTER_ADDR": "", "MASTER_PORT": ""}, "MASTER_ADDR, MASTER_PORT"),
+        ({"RANK": "2"}, "RANK is 2, but WORLD_SIZE is 2"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE must be a whole number"),
+    ],
+)
+def test_what_it_cannot_have_said_is_refused(change: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_launch(TOLD | change)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo"], "'clom demo' is for one process"),
+        (["run", "digits-5t", "--method", "owm"], "Divided are: bic, clom, "),
+        (["run", "digits-5t"], "could not meet the others"),
+    ],
+)
+def test_what_several_processes_cannot_do(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
+    for name, value in (TOLD | {"MASTER_PORT": "none"}).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ending:
+        main(arguments)
+    assert ending.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_copy_of_a_folder_has_what_going_on_needs(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    for name in ("config.yaml", "model.safetensors", "checkpoints/a.ckpt", "report.html", ".model.7.tmp"):
+        (folder / name).write_text(name)
+    unpack(pack(folder), tmp_path / "copy")
+    copied = {path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*.*")}
+    assert copied == {"config.yaml", "model.safetensors", "checkpoints/a.ckpt"}
+    assert (tmp_path / "copy" / "config.yaml").read_text() == "config.yaml"
+    unpack(pack(tmp_path / "nothing there"), tmp_path / "empty")
+    assert not list((tmp_path / "empty").glob("*"))

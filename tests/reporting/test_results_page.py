@@ -1,0 +1,122 @@
+"""The page of results says what the ledger says, and is what `make results` would write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clom.cli import main
+from clom.errors import UserError
+from clom.experiments.ledger import add, read
+from clom.reporting.paper.numbers import Results
+from clom.reporting.paper.orderings import orderings
+from clom.reporting.results_page import BEGIN, END, command_of, render_digest, render_page, with_digest
+from reporting.paper.test_tables import made_up
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_pages_in_the_repository_are_what_the_ledger_says() -> None:
+    ledger = ROOT / "results" / "ledger.jsonl"
+    if not ledger.exists():
+        pytest.skip("there is no ledger yet")
+    rows = read(ledger)
+    again = "differs from results/ledger.jsonl: run 'make results'"
+    assert (ROOT / "results" / "README.md").read_text(encoding="utf-8") == render_page(rows), (
+        f"results/README.md {again}"
+    )
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme == with_digest(readme, render_digest(rows)), f"README.md {again}"
+
+
+def test_the_project_s_page_has_the_markers() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count(BEGIN) == text.count(END) == 1
+    assert "results: $(READY)\n\t$(BIN)/clom results\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_only_what_is_between_the_markers_changes() -> None:
+    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    once = with_digest(text, "new\n")
+    assert once == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    assert with_digest(once, "new\n") == once
+    for broken in ("nothing", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"):
+        with pytest.raises(UserError, match="results:begin"):
+            with_digest(broken, "new")
+
+
+def test_orderings_by_hand() -> None:
+    # The paper's CIL on MNIST-5T: CLOM 96.9 ± 0.3, iCaRL 96.0 ± 0.42, OWM 95.8 ± 0.13, SupSup 19.5 ± 0.15.
+    ours = {"clom": (0.95, 0.951), "icarl": (0.97, 0.971), "owm": (0.97, 0.971), "supsup": (0.3, 0.5)}
+    rows = [made_up(name, seed, cil=cil) for name, cils in ours.items() for seed, cil in enumerate(cils)]
+    for row in rows:
+        row.figures["cil_by_calibration"] = {}
+    found = orderings(Results(rows, "cpu"), "mnist-5t", "cil")
+    verdicts = {pair.methods: (pair.verdict, pair.clear) for pair in found.pairs}
+    assert verdicts == {
+        ("clom", "supsup"): ("holds", True),
+        ("clom", "owm"): ("reversed", True),
+        ("clom", "icarl"): ("reversed", True),
+        ("owm", "supsup"): ("holds", True),
+        ("icarl", "supsup"): ("holds", True),
+        ("icarl", "owm"): ("tie", False),
+    }
+    assert [pair.methods for pair in found.of("reversed", True)] == [("clom", "owm"), ("clom", "icarl")]
+
+
+def test_one_seed_is_never_clear_and_ties_of_the_paper_order_nothing() -> None:
+    rows = [made_up("clom", til=0.9), made_up("hat", til=0.5), made_up("owm", til=0.1)]
+    for row in rows:
+        row.figures["cil_by_calibration"] = {}
+    found = orderings(Results(rows, "cpu"), "mnist-5t", "til")  # the paper: CLOM and HAT 99.9, OWM 99.7
+    assert [pair.methods for pair in found.pairs] == [("clom", "owm"), ("hat", "owm")]
+    assert found.ties_in_paper == 1
+    assert not any(pair.clear for pair in found.pairs)
+
+
+def test_digits_are_held_against_mnist_and_it_is_said() -> None:
+    rows = [made_up("hat", experiment="digits-5t", cil=0.5), made_up("owm", experiment="digits-5t", cil=0.6)]
+    page = render_page(rows)
+    assert "CIL on digits-5t against the paper's MNIST-5T (another data set" in page
+    assert "(95.8)" not in page  # the paper's numbers stay out of the table of another data set
+    assert "digits-5t CIL |" in page
+
+
+def test_the_page_says_it_all() -> None:
+    rows = [made_up(seed=seed, cil=cil) for seed, cil in ((0, 0.9), (1, 0.92))] + [made_up("hat", cil=0.95)]
+    rows.append(made_up(overrides={"memory_per_class": 5}, cil=0.85))
+    rows.append(made_up("hat", budget="smoke"))
+    page = render_page(rows)
+    assert page.index("## Budget `cpu`") < page.index("## Budget `smoke`")
+    assert "| CLOM | **99.0 ± 0.0** (99.9) | 91.0 ± 1.4 (96.9) |" in page
+    assert "| `clom` | 0, 1 | 99.0 ± 0.0 | 91.0 ± 1.4 |" in page
+    assert "| 1 kB | 2.50 M | 2.0 ± 0.0 | – | abc1234 |" in page
+    assert "clom run mnist-5t --method METHOD --budget cpu --seed SEED" in page
+    assert "`clom run mnist-5t --method clom --budget cpu --seed 0 --set memory_per_class=5`" in page
+    assert "Commits: abc1234 (4 runs). Versions: python 3.11.7, torch 2.13.0. Machines: a CPU." in page
+    assert "not above HAT" in page
+    assert "CLOM > HAT" in page
+    digest = render_digest(rows)
+    assert "smoke" not in digest
+    assert "**95.0** (81.9)" in digest
+
+
+def test_the_command_of_a_row() -> None:
+    row = made_up(overrides={"data.sizes": [2, 2], "attention.binary": False}, seed=4)
+    assert command_of(row) == (
+        "clom run mnist-5t --method clom --budget cpu --seed 4 --set attention.binary=false --set 'data.sizes=[2, 2]'"
+    )
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    add(Path("results/ledger.jsonl"), [made_up()])
+    Path("README.md").write_text(f"# Mine\n{BEGIN}\n{END}\n", encoding="utf-8")
+    for _ in range(2):
+        with pytest.raises(SystemExit) as end:
+            main(["results"])
+        assert not end.value.code
+    rows = read(Path("results/ledger.jsonl"))
+    assert Path("results/README.md").read_text(encoding="utf-8") == render_page(rows)
+    assert Path("README.md").read_text(encoding="utf-8") == f"# Mine\n{BEGIN}\n{render_digest(rows)}{END}\n"

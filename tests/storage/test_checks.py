@@ -1,0 +1,183 @@
+"""A model file is loaded as it was saved or refused by name, whatever its bytes, numbers and description are."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from clom.data.stream import Stream
+from clom.errors import UserError
+from clom.methods.clom import Clom, ClomSettings
+from clom.methods.families.base import LearnedTask
+from clom.nets import AlexNetSettings
+from clom.storage.authors import read_authors
+from clom.storage.model_file import load_model, save_model
+from clom.storage.tensors import read_tensors
+
+NET = AlexNetSettings(channels=(2, 2, 2), kernels=(3, 3, 2), paddings=(1, 1, 0), pools=(2, 2, 1), hidden=3)
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+anything: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**25), 10**25) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+Parts = tuple[dict[str, Tensor], dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    method = Clom(NET, ClomSettings(), (1, 8, 8), seed=3)
+    for number in range(2):
+        method.open_task(LearnedTask(f"task {number}", (f"a{number}", f"b{number}")))
+        method.memory.add(number, torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1]))
+    path = tmp_path_factory.mktemp("model") / "m"
+    save_model(path, method)
+    tensors, header = read_tensors(path)
+    return {name: value.clone() for name, value in tensors.items()}, header
+
+
+def outcome(path: Path, content: bytes) -> str:
+    """Why it is refused; nothing if it is not."""
+    path.write_bytes(content)
+    why = ""
+    try:
+        method = load_model(path)
+    except UserError as problem:
+        why = str(problem)
+    else:
+        method.blocks(torch.zeros(1, *method.image_shape, dtype=torch.uint8))
+    assert not why or (str(path) in why and len(why) < 1000)
+    return why
+
+
+def described(parts: Parts, **changes: Any) -> bytes:
+    description = json.loads(parts[1]["description"]) | changes
+    content: bytes = to_bytes(parts[0], metadata=parts[1] | {"description": json.dumps(description)})
+    return content
+
+
+def with_numbers(parts: Parts, **changes: Tensor) -> bytes:
+    content: bytes = to_bytes(parts[0] | changes, metadata=parts[1])
+    return content
+
+
+def test_the_untouched_file_is_fine(parts: Parts, tmp_path: Path) -> None:
+    assert outcome(tmp_path / "m", described(parts)) == ""
+
+
+@quick
+@given(place=st.integers(0, 10**6), value=st.integers(0, 255))
+def test_any_byte_may_be_another(parts: Parts, tmp_path: Path, place: int, value: int) -> None:
+    content = bytearray(described(parts))
+    content[place % len(content)] = value
+    outcome(tmp_path / "m", bytes(content))
+
+
+@quick
+@given(name=st.sampled_from(["method", "net", "settings", "image_shape", "seed", "tasks"]), value=anything)
+def test_any_value_may_be_in_the_description(parts: Parts, tmp_path: Path, name: str, value: Any) -> None:
+    outcome(tmp_path / "m", described(parts, **{name: value}))
+
+
+@quick
+@given(name=st.sampled_from(["channels", "kernels", "paddings", "pools", "hidden"]), size=st.integers(0, 10**20))
+def test_no_network_is_built_that_the_file_does_not_hold(parts: Parts, tmp_path: Path, name: str, size: int) -> None:
+    net = json.loads(parts[1]["description"])["net"]
+    larger = net | {name: size if name == "hidden" else [size, *net[name][1:]]}
+    why = outcome(tmp_path / "m", described(parts, net=larger))
+    assert why or larger == net
+
+
+@quick
+@given(data=st.data(), odd=st.sampled_from([float("nan"), float("inf"), float("-inf")]))
+def test_one_odd_number_anywhere_is_refused(parts: Parts, tmp_path: Path, data: st.DataObject, odd: float) -> None:
+    floats = sorted(name for name, value in parts[0].items() if value.is_floating_point())
+    name = data.draw(st.sampled_from(floats))
+    spoiled = parts[0][name].clone()
+    spoiled.view(-1)[data.draw(st.integers(0, spoiled.numel() - 1))] = odd
+    assert f"{name} holds values that are no numbers" in outcome(tmp_path / "m", with_numbers(parts, **{name: spoiled}))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.int32, torch.bool])
+def test_numbers_of_another_type_are_refused(parts: Parts, tmp_path: Path, kind: torch.dtype) -> None:
+    changed = with_numbers(parts, **{"heads.0.weight": parts[0]["heads.0.weight"].to(kind)})
+    assert f"heads.0.weight holds {kind}, not torch.float32" in outcome(tmp_path / "m", changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("memory.labels", torch.tensor([0, 1, 0, 2]), "classes that it does not know"),
+        ("memory.labels", torch.tensor([0, 1, 0, -1]), "classes that it does not know"),
+        ("memory.tasks", torch.tensor([0, 0, 1, 2]), "tasks that it does not know"),
+        ("memory.tasks", torch.tensor([0, 0, 1, -1]), "tasks that it does not know"),
+        ("memory.labels", torch.tensor([0, 1, 0]), "do not fit the stored images"),
+        ("memory.labels", torch.tensor([0.0, 1.0, 0.0, 1.0]), "do not fit the stored images"),
+        ("memory.pixels", torch.zeros(3, 1, 8, 8, dtype=torch.uint8), "do not fit the stored images"),
+    ],
+)
+def test_a_memory_of_something_else_is_refused(
+    parts: Parts, tmp_path: Path, name: str, value: Tensor, why: str
+) -> None:
+    assert why in outcome(tmp_path / "m", with_numbers(parts, **{name: value}))
+
+
+@pytest.mark.parametrize("version", ["2", "9" * 5000])
+def test_a_newer_version_says_so_briefly(parts: Parts, tmp_path: Path, version: str) -> None:
+    content = to_bytes(parts[0], metadata=parts[1] | {"version": version})
+    assert "Update the program" in outcome(tmp_path / "m", content)
+
+
+@pytest.mark.parametrize("length", [0, 1, 10**8, 2**40, 2**64 - 1])
+def test_headers_that_lie_about_their_length(parts: Parts, tmp_path: Path, length: int) -> None:
+    assert "cannot be read" in outcome(tmp_path / "m", struct.pack("<Q", length) + described(parts)[8:])
+
+
+@pytest.mark.slow
+def test_tasks_beyond_what_the_file_holds(parts: Parts, tmp_path: Path) -> None:
+    tasks = [{"name": "a", "class_names": ["x"]}] * 20_000
+    assert "far more than the file holds" in outcome(tmp_path / "m", described(parts, tasks=tasks))
+
+
+def test_a_model_of_many_tasks_is_not_mistaken_for_a_lie(tmp_path: Path, tiny_stream: Stream) -> None:
+    method = Clom(NET, ClomSettings(), (1, 8, 8))
+    for number in range(60):
+        method.open_task(LearnedTask(f"task {number}", (f"a{number}",)))
+    save_model(tmp_path / "m", method)
+    assert len(load_model(tmp_path / "m").tasks) == 60
+
+
+# --- checkpoints of the authors --------------------------------------------------------------------------------------
+
+
+@quick
+@given(shape=st.lists(st.integers(0, 40), max_size=4), real=st.booleans())
+def test_any_shape_may_be_in_a_checkpoint(tmp_path: Path, shape: list[int], real: bool) -> None:
+    value = torch.zeros(shape) if real else torch.zeros(()).expand([side * 10**3 for side in shape])
+    torch.save(
+        {"conv1.weight": value, "conv2.weight": value, "conv3.weight": value, "fc1.weight": value}, tmp_path / "c"
+    )
+    with pytest.raises(UserError, match=str(tmp_path / "c")):
+        read_authors(tmp_path / "c")
+
+
+def test_a_number_that_pretends_to_be_a_billion(tmp_path: Path) -> None:
+    torch.save({"conv1.weight": torch.zeros(1).expand(10**9, 3)}, tmp_path / "c")
+    with pytest.raises(UserError, match=r"conv1.weight claims more numbers than the file holds"):
+        read_authors(tmp_path / "c")
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_odd_numbers_in_a_checkpoint(tmp_path: Path, odd: float) -> None:
+    torch.save({"conv1.weight": torch.tensor([1.0, odd])}, tmp_path / "c")
+    with pytest.raises(UserError, match=r"conv1.weight holds values that are no numbers"):
+        read_authors(tmp_path / "c")

@@ -1,0 +1,115 @@
+"""Verification passes where nothing changed, and finds a single bit that did."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+from clom.methods.families.base import Method
+from clom.photos.teach import learn_pictures
+from clom.storage.fingerprint import probes
+from clom.storage.model_file import load_model, save_model
+from clom.storage.verify import verify
+from photos.pictures import MAKERS, ncm, pictures, slda
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    method = ncm()
+    learn_pictures(method, pictures("red", "green"), "first")
+    learn_pictures(method, pictures("blue", "grey"), "second")
+    save_model(tmp_path / "old", method)
+    return tmp_path / "old"
+
+
+def later(old: Path) -> tuple[Method, Path]:
+    """The same model after another task, and where it may be saved."""
+    method = load_model(old)
+    learn_pictures(method, pictures("violet", "pink"), "third")
+    return method, old.with_name("new")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "slda"])
+def test_tasks_of_exact_methods_stay(kind: str, tmp_path: Path) -> None:
+    method = MAKERS[kind]()
+    learn_pictures(method, pictures("red", "green"), "first")
+    save_model(tmp_path / "old", method)
+    learn_pictures(method, pictures("blue", "grey"), "second")
+    save_model(tmp_path / "new", method)
+    assert [check.verdict for check in verify(tmp_path / "new", tmp_path / "old")] == ["identical", "new"]
+    assert [check.verdict for check in verify(tmp_path / "new")] == ["identical", "identical"]
+
+
+def test_a_method_that_changes_its_answers_is_found_out(tmp_path: Path) -> None:
+    method = slda()
+    learn_pictures(method, pictures("red", "green"), "first")
+    save_model(tmp_path / "old", method)
+    learn_pictures(method, pictures("blue", "grey"), "second")
+    save_model(tmp_path / "new", method)
+    assert [check.verdict for check in verify(tmp_path / "new", tmp_path / "old")] == ["changed", "new"]
+    assert [check.verdict for check in verify(tmp_path / "new")] == ["changed", "identical"]
+
+
+def test_one_bit(old: Path) -> None:
+    method, path = later(old)
+    means = method.get_buffer("means")
+    bits = means.view(torch.int32)
+    bits[1, 3] ^= 1
+    save_model(path, method)
+    checks = {check.task: check for check in verify(path, old)}
+    assert [check.verdict for check in checks.values()] == ["changed", "identical", "new"]
+    assert "bits" in checks["first"].reason
+    assert not checks["first"].good
+    assert [check.verdict for check in verify(path)] == ["changed", "identical", "identical"]
+
+
+def test_answers_are_compared_too(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers that are the same do not help if another program computes with them."""
+    method, path = later(old)
+    save_model(path, method)
+    honest = type(method).block
+    n_tasks = len(method.tasks)
+
+    def other(self: Method, pixels: torch.Tensor, task: int) -> torch.Tensor:
+        return honest(self, pixels, task) + (1e-6 if len(self.tasks) == n_tasks and task == 1 else 0)
+
+    monkeypatch.setattr(type(method), "block", other)
+    assert [check.verdict for check in verify(path, old)] == ["identical", "changed", "new"]
+
+
+def test_a_task_that_is_gone(old: Path) -> None:
+    method, path = later(old)
+    method.forget(0)
+    save_model(path, method)
+    assert [check.verdict for check in verify(path, old)] == ["missing", "identical", "new"]
+
+
+def test_other_names_of_classes(old: Path) -> None:
+    method, path = later(old)
+    object.__setattr__(method.tasks[0], "class_names", ("red", "lime"))
+    save_model(path, method)
+    check = verify(path, old)[0]
+    assert (check.verdict, check.reason) == ("changed", "its classes have other names")
+
+
+def test_without_a_record_there_is_nothing_to_compare_with(old: Path) -> None:
+    method = load_model(old)
+    for task in method.tasks:
+        object.__setattr__(task, "record", None)
+    save_model(old, method)
+    assert [check.verdict for check in verify(old)] == ["not recorded", "not recorded"]
+    assert [check.verdict for check in verify(old, old)] == ["identical", "identical"]
+
+
+def test_more_classes_than_a_kernel_s_tile_do_not_move_old_scores() -> None:
+    """A product with more rows may round otherwise: tasks are computed apart."""
+    method = ncm()
+    learn_pictures(method, pictures("red", "green", count=4), "first")
+    few = copy.deepcopy(method)
+    for number in range(3):
+        learn_pictures(method, pictures(*(f"{number}/{name}" for name in range(20)), count=2), f"task {number}")
+    images = probes(method.image_shape, 80)
+    assert torch.equal(few.block(images, 0), method.blocks(images)[0])
