@@ -14,6 +14,7 @@ from benchmarks.measure import Figure, figure, ratios, scaled
 from benchmarks.models import random_task, subject
 from clom.data.stream import Task
 from clom.experiments.config import resolve
+from clom.learning.context import TrainingContext
 from clom.methods.families.base import Method
 from clom.storage.checkpoints import SECONDS, CheckpointFolder
 
@@ -47,7 +48,7 @@ def learn_once(task: Task, folder: CheckpointFolder | None, quick: bool) -> floa
     """Processor seconds of learning a task from nothing."""
     method = make(task, quick)
     started = time.process_time()
-    method.learn(task, checkpoints=folder)
+    method.learn(task, TrainingContext(checkpoints=folder))
     return time.process_time() - started
 
 

@@ -18,9 +18,11 @@ from clom import machine
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
+from clom.learning.context import TrainingContext
 from clom.learning.heads import HeadSettings
 from clom.learning.learners.contrastive import ContrastiveSettings, SgdHeadSettings
-from clom.learning.loop import Plan, Progress
+from clom.learning.loop import Plan
+from clom.learning.progress import Progress
 from clom.methods.clom import Clom, ClomSettings
 
 EXPERIMENT = "digits-5t"
@@ -55,7 +57,7 @@ def measure(head: HeadSettings | SgdHeadSettings, seed: int, quick: bool) -> Out
     features = after = 0.0
     for task in stream:
         clock = Clock()
-        model.learn(task, clock)
+        model.learn(task, TrainingContext(clock))
         features += clock.features_done - clock.started
         after += time.perf_counter() - clock.features_done
     book = Scorebook(stream.tests)

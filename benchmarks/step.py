@@ -18,10 +18,11 @@ from torch.nn import functional as F
 from benchmarks.measure import Figure, figure, ratios, scaled, seconds
 from benchmarks.models import Subject, random_task, short_settings, subject, untrained
 from clom.data.views import contrastive_views
+from clom.learning.context import TrainingContext
 from clom.learning.learners.contrastive import ContrastiveSettings, Projection
-from clom.learning.loop import Progress
 from clom.learning.losses import supervised_contrastive
 from clom.learning.optim import make_optimiser
+from clom.learning.progress import Progress
 from clom.methods.clom import ClomSettings
 
 PARTS = ("augmentation", "network", "loss", "update")
@@ -78,7 +79,7 @@ class Steps:
     def run(self) -> dict[str, list[float]]:
         """Seconds by what was done, one of each a round."""
         self.started = time.perf_counter()
-        self.model.learner.learn(self.protection, 2, self.task, 0, self._after_step)
+        self.model.learner.learn(self.protection, 2, self.task, 0, TrainingContext(self._after_step))
         return self.times
 
     def _after_step(self, progress: Progress) -> None:

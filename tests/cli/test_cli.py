@@ -23,7 +23,7 @@ from clom.data import catalog
 from clom.evaluation.metrics import ClassIncremental, Evaluation
 from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.run import RunResult, TaskResult
-from clom.learning.loop import Progress
+from clom.learning.progress import Progress
 from clom.methods.registry import METHODS
 from clom.reporting.figures import run_overview as figures
 from clom.storage.model_file import load_model

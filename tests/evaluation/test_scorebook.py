@@ -13,7 +13,7 @@ from clom.data.images import Images
 from clom.data.stream import Task
 from clom.errors import UserError
 from clom.evaluation.scorebook import Scorebook
-from clom.learning.loop import Report
+from clom.learning.context import TrainingContext
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import Blocks, LearnedTask, Method
 from clom.nets import AlexNetSettings
@@ -36,7 +36,7 @@ class Forgetful(Method):
     def _open_task(self, task: LearnedTask) -> None:
         pass
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         pass
 
     def block(self, pixels: Tensor, task: int) -> Tensor:

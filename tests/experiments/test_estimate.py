@@ -10,7 +10,7 @@ from clom.experiments import estimate
 from clom.experiments.catalogue import experiment_names
 from clom.experiments.config import resolve
 from clom.experiments.estimate import Rates, estimate_seconds, measure
-from clom.learning.loop import Progress
+from clom.learning.progress import Progress
 
 FOR_EVER = float("inf")  # a rate at which a phase takes no time
 

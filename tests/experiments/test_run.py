@@ -183,7 +183,7 @@ def test_an_interruption_within_a_task_loses_that_task_only(finished: RunResult,
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        execute(config, stream_of(config), tmp_path, report=stop)
+        execute(config, stream_of(config), tmp_path, on_progress=stop)
     assert len(without_time(tmp_path)) == 1
     watch = Interrupted()
     execute(config, stream_of(config), tmp_path, on_task=watch)

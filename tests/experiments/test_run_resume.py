@@ -19,7 +19,7 @@ from clom.errors import UserError
 from clom.experiments.config import RunConfig, resolve
 from clom.experiments.provenance import data_digest
 from clom.experiments.run import RunResult, TaskResult, execute, read_results
-from clom.learning.loop import Progress
+from clom.learning.progress import Progress
 from clom.locks import Lock
 from clom.stopping import Stopped, StopRequest
 from clom.storage.model_file import load_model

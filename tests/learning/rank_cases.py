@@ -17,9 +17,10 @@ from clom.errors import UserError
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.distributed_run import share
 from clom.launch import read_launch
+from clom.learning.context import TrainingContext
 from clom.learning.distributed import require_same, session
-from clom.learning.loop import Progress
 from clom.learning.losses import supervised_contrastive
+from clom.learning.progress import Progress
 from clom.methods.registry import method_class
 from clom.nets import AlexNetSettings, NetSettings, PooledConvSettings, ResNet18Settings, data_parallel, make_net
 
@@ -72,7 +73,7 @@ def learn(case: str) -> dict[str, Any]:
             gradients.append({name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None})
 
     for task in tasks:
-        method.learn(task, look)
+        method.learn(task, TrainingContext(look))
         book.update(method)
     return {"gradients": gradients, "numbers": dict(method.state_dict()), "scores": book.state()}
 

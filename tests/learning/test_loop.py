@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from clom.errors import UserError
-from clom.learning.loop import Batch, Plan, Progress, fit, generator, shuffled_batches
+from clom.learning.context import TrainingContext
+from clom.learning.loop import Batch, Plan, fit, generator, shuffled_batches
+from clom.learning.progress import Progress
 from clom.learning.schedule import Schedule
 
 
@@ -52,7 +54,16 @@ def test_epochs_positions_and_progress() -> None:
         batches.append(batch)
         return weight * len(batch.index)
 
-    fit(loss_of, optimiser, Plan(epochs=3, batch=8), 25, generator(0), task=4, phase="features", report=told.append)
+    fit(
+        loss_of,
+        optimiser,
+        Plan(epochs=3, batch=8),
+        25,
+        generator(0),
+        task=4,
+        phase="features",
+        context=TrainingContext(told.append),
+    )
     assert [batch.step for batch in batches] == list(range(9))
     assert [batch.position for batch in batches] == pytest.approx([0, 1 / 3, 2 / 3] * 3)
     for epoch in range(3):
@@ -88,7 +99,7 @@ def test_steps_are_wrapped_and_gradients_do_not_add_up() -> None:
         generator(0),
         before_step=lambda: events.append(("before", weight.item())),
         after_step=lambda: events.append(("after", weight.item())),
-        report=lambda progress: events.append(("report", weight.item())),
+        context=TrainingContext(lambda progress: events.append(("report", weight.item()))),
     )
     assert [name for name, _ in events] == ["before", "after", "report"] * 2
     assert [value for _, value in events] == pytest.approx([1.0, 0.8, 0.8, 0.8, 0.6, 0.6])

@@ -16,7 +16,8 @@ from clom.data.stream import Stream, Task
 from clom.errors import UserError
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
-from clom.learning.loop import Progress
+from clom.learning.context import TrainingContext
+from clom.learning.progress import Progress
 from clom.methods.families.base import Blocks, Method
 from clom.storage.model_file import load_model, save_model
 
@@ -31,7 +32,7 @@ def check_method(make: Callable[[int], Method], stream: Stream) -> None:
 
     random_before = torch.get_rng_state()
     told: list[Progress] = []
-    assert method.learn(first, told.append) is method
+    assert method.learn(first, TrainingContext(told.append)) is method
     assert torch.equal(torch.get_rng_state(), random_before), "learning disturbs the caller's randomness"
     assert told, "progress is never reported"
     assert told[-1].done == told[-1].total
@@ -116,7 +117,7 @@ def check_interruption(method: Method, task: Task, pixels: Tensor) -> None:
             raise problem
 
         with pytest.raises(problem):
-            method.learn(task, stop)
+            method.learn(task, TrainingContext(stop))
         assert method.tasks == tasks
         now = method.state_dict()
         assert list(now) == list(state)

@@ -16,7 +16,8 @@ from clom.data.stream import Stream, Task, split
 from clom.errors import UserError
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
-from clom.learning.loop import Progress, silent
+from clom.learning.context import TrainingContext
+from clom.learning.progress import Progress
 from clom.methods.bic import Bic, BicSettings, shares, stage_one_loss
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.replay import MemorySettings
@@ -96,7 +97,7 @@ def test_3_the_gradient_of_stage_two() -> None:
     lr = 1e-3
     method = reading(outputs, labels, plan={"epochs": 1}, optimiser={"kind": "sgd", "lr": lr})
     told: list[Progress] = []
-    method.correct_bias(told.append)
+    method.correct_bias(TrainingContext(told.append))
     assert told[0].loss == pytest.approx(0.9147269, abs=1e-5)
     scale, shift = ((torch.tensor([1.0, 0.0]) - method.corrections[1]) / lr).tolist()  # one plain step: the gradient
     assert scale == pytest.approx(0.9341735, abs=1e-3)
@@ -111,7 +112,7 @@ def test_the_penalty_holds_the_shift_back() -> None:
         method = reading(
             outputs, labels, plan={"epochs": 40}, optimiser={"kind": "sgd", "lr": 0.1}, shift_penalty=penalty
         )
-        method.correct_bias(silent)
+        method.correct_bias(TrainingContext())
         fitted[penalty] = abs(float(method.corrections[1][1]))
     assert 0 < fitted[0.5] < 0.8 * fitted[0.0]
 
@@ -157,7 +158,7 @@ def test_6_stage_two_takes_back_a_known_bias() -> None:
     assert accuracy(unbiased) == pytest.approx(0.865)
     assert accuracy(biased) == pytest.approx(0.705)
     assert accuracy(method.corrected(biased)) == pytest.approx(0.705)
-    method.correct_bias(silent)
+    method.correct_bias(TrainingContext())
     assert accuracy(method.corrected(biased)) == pytest.approx(0.845)
 
 
@@ -165,7 +166,7 @@ def test_6_stage_two_takes_back_a_known_bias() -> None:
 def test_6_stage_two_moves_two_numbers_only(net: NetSettings, tiny_stream: Stream) -> None:
     method = make(net).learn(tiny_stream[0]).learn(tiny_stream[1])
     before = {name: value.clone() for name, value in method.state_dict().items()}
-    method.correct_bias(silent)
+    method.correct_bias(TrainingContext())
     changed = [name for name, value in method.state_dict().items() if not torch.equal(value, before[name])]
     assert changed == ["corrections.1"]
 
@@ -193,7 +194,7 @@ def test_a_scale_stays_positive() -> None:
     labels = torch.tensor([0, 1, 2, 3])
     outputs = torch.tensor([[0, 0, 4.0, -4], [0, 0, -4, 4], [0, 0, -4, 4], [0, 0, 4, -4]])
     method = reading(outputs, labels, plan={"epochs": 60}, optimiser={"lr": 0.1})
-    method.correct_bias(silent)
+    method.correct_bias(TrainingContext())
     assert 0 < float(method.corrections[1][0]) < 0.05
 
 

@@ -18,10 +18,12 @@ from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation, evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.calibration import Affine, CalibrationSettings
+from clom.learning.context import TrainingContext
 from clom.learning.heads import HeadSettings
 from clom.learning.learners.contrastive import ContrastiveSettings
-from clom.learning.loop import Plan, Progress
+from clom.learning.loop import Plan
 from clom.learning.optim import OptimiserSettings
+from clom.learning.progress import Progress
 from clom.learning.protection.hard_attention import HardAttention, HardAttentionSettings
 from clom.learning.schedule import Schedule
 from clom.methods.clom import Clom, ClomSettings
@@ -287,7 +289,7 @@ def test_a_failure_midway_leaves_no_trace(problem: type[BaseException], phase: s
             raise problem("stopped")
 
     with pytest.raises(problem, match="stopped"):
-        method.learn(tiny_stream[1], stop)
+        method.learn(tiny_stream[1], TrainingContext(stop))
     assert len(method.tasks) == method.protection.n_tasks == len(method.heads) == 1
     assert list(method.state_dict()) == list(state)
     assert all(torch.equal(value, state[name]) for name, value in method.state_dict().items())

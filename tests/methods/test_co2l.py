@@ -13,10 +13,12 @@ from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
 from clom.learning import heads, losses
+from clom.learning.context import TrainingContext
 from clom.learning.heads import HeadSettings
 from clom.learning.learners.contrastive import SgdHeadSettings
-from clom.learning.loop import Plan, Progress, silent
+from clom.learning.loop import Plan
 from clom.learning.optim import OptimiserSettings
+from clom.learning.progress import Progress
 from clom.methods import co2l
 from clom.methods.co2l import Co2L, Co2LSettings, balanced, rounded
 from clom.methods.families.base import LearnedTask
@@ -163,7 +165,7 @@ def test_the_first_task_may_be_longer(tiny_stream: Stream) -> None:
     told: list[Progress] = []
     method = make(first_epochs=3)
     for task in tiny_stream[:2]:
-        method.learn(task, told.append)
+        method.learn(task, TrainingContext(told.append))
     assert {step.epochs for step in told if step.task == 0} == {3}
     assert {step.epochs for step in told if step.task == 1} == {1}
 
@@ -184,7 +186,7 @@ def test_both_classifiers_are_balanced(head: HeadSettings | SgdHeadSettings, tin
     """The same image 45 times as one class and 5 times as the other: balanced, that is one to one."""
     method = make(head=head).learn(tiny_stream[0])
     image, labels = tiny_stream[0].train.pixels[:1], torch.tensor([0] * 45 + [1] * 5)
-    method._learn_head(image.expand(50, -1, -1, -1), labels, silent)
+    method._learn_head(image.expand(50, -1, -1, -1), labels, TrainingContext())
     assert method.scores(image).softmax(1)[0, 0].item() == pytest.approx(0.5, abs=0.1)
 
 

@@ -13,7 +13,8 @@ from clom.data.images import DataSet, Images
 from clom.data.stream import Stream, Task, split
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
-from clom.learning.loop import Progress, silent
+from clom.learning.context import TrainingContext
+from clom.learning.progress import Progress
 from clom.methods.baselines import FineTune
 from clom.methods.derpp import Derpp, DerppSettings, Draw, Reservoir, output_loss, uniform
 from clom.methods.families.base import LearnedTask
@@ -87,7 +88,7 @@ def test_2_the_whole_loss() -> None:
     pixels = torch.tensor([0, 255], dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8)
     stream = Images(pixels, torch.tensor([0, 1]))
     told: list[Progress] = []
-    method._learn(Task(task.name, task.class_names, stream, stream), told.append)
+    method._learn(Task(task.name, task.class_names, stream, stream), TrainingContext(told.append))
     # .3954948 + .2 * .1666667 + .5 * 1.5514448
     assert [progress.loss for progress in told] == pytest.approx([1.2045505], abs=1e-6)
 
@@ -133,7 +134,7 @@ def test_4_stored_outputs_are_those_before_the_step() -> None:
     torch.manual_seed(0)
     method.head.parts[0] = nn.Linear(2, 3)
     image = Images(torch.full((1, 1, 8, 8), 7, dtype=torch.uint8), torch.tensor([1]))
-    method._learn(Task("only", ("a", "b", "c"), image, image), silent)
+    method._learn(Task("only", ("a", "b", "c"), image, image), TrainingContext())
     before, after = torch.tensor([0.7393418, -1.0620983, 0.0441350]), torch.tensor([0.3787718, -0.5216143, -0.1357790])
     torch.testing.assert_close(method.reservoir.outputs[0], before, rtol=0, atol=1e-6)
     torch.testing.assert_close(method.logits(torch.zeros(1, 3, 8, 8))[0], after, rtol=0, atol=1e-6)

@@ -15,8 +15,9 @@ from clom.data.stream import Stream, split
 from clom.errors import UserError
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
+from clom.learning.context import TrainingContext
 from clom.learning.distillation import soft_cross_entropy
-from clom.learning.loop import Plan, silent
+from clom.learning.loop import Plan
 from clom.methods.families.base import LearnedTask
 from clom.methods.muc import (
     Muc,
@@ -111,7 +112,7 @@ def test_4_the_sides_are_trained_without_touching_anything_else(tiny_stream: Str
     method.open_task(LearnedTask(second.name, second.class_names))
     before = {name: value.clone() for name, value in method.state_dict().items()}
     answers = method.blocks(second.train.pixels)
-    method._train_sides(second, silent)
+    method._train_sides(second, TrainingContext())
     changed = {name for name, value in method.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"side.parts.1.weight", "side.parts.1.bias"}
     assert all(torch.equal(one, other) for one, other in zip(answers, method.blocks(second.train.pixels), strict=True))

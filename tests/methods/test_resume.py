@@ -10,7 +10,8 @@ import pytest
 
 from clom.data.stream import Stream, Task
 from clom.experiments.config import resolve
-from clom.learning.loop import Progress
+from clom.learning.context import TrainingContext
+from clom.learning.progress import Progress
 from clom.methods.families.base import Method
 from clom.methods.registry import PAPER_METHODS
 from clom.storage.checkpoints import CheckpointFolder
@@ -51,7 +52,7 @@ class Crash(Exception):
 
 
 class Fragile:
-    """A report that fails at the given number of training steps; what is reported between phases does not count."""
+    """Fails at the given number of training steps; what is reported between phases does not count."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -71,7 +72,9 @@ def learned_in_pieces(before: Path, task: Task, folder: Path, steps: int, most: 
     for life in range(1, most):
         method = load_model(before)
         try:
-            return method.learn(task, Fragile(steps), CheckpointFolder(folder, 1, "test", every=0)), life
+            return method.learn(
+                task, TrainingContext(Fragile(steps), CheckpointFolder(folder, 1, "test", every=0))
+            ), life
         except Crash:
             continue
     raise AssertionError("it never ends")

@@ -10,9 +10,11 @@ from PIL import Image
 
 from clom.data.folders import Pictures
 from clom.data.images import Images, to_unit
+from clom.learning.context import TrainingContext
 from clom.learning.heads import HeadSettings
 from clom.learning.learners.contrastive import ContrastiveSettings
-from clom.learning.loop import Plan, Progress, Report, silent
+from clom.learning.loop import Plan
+from clom.learning.progress import Progress
 from clom.learning.protection.hard_attention import HardAttentionSettings
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import Method
@@ -36,10 +38,11 @@ def ncm(seed: int = 0) -> Ncm:
 class MeanColour(Ncm):
     """Sees nothing but the average colour, and is therefore never wrong about coloured pictures."""
 
-    def embed(self, pixels: torch.Tensor, report: Report = silent, batch: int = 64) -> torch.Tensor:
+    def embed(self, pixels: torch.Tensor, context: TrainingContext | None = None, batch: int = 64) -> torch.Tensor:
         features = torch.zeros(len(pixels), self.backbone.n_features)
         features[:, :3] = to_unit(pixels).mean((2, 3))
-        report(Progress(len(self.tasks) - 1, "features", 1, 1, 1, 1, float("nan")))
+        if context is not None:
+            context.report(Progress(len(self.tasks) - 1, "features", 1, 1))
         return features
 
 

@@ -8,7 +8,8 @@ import torch
 from clom.data.images import Images
 from clom.data.stream import Task
 from clom.errors import UserError
-from clom.learning.loop import Progress
+from clom.learning.context import TrainingContext
+from clom.learning.progress import Progress
 from clom.methods.clom import Clom
 from clom.methods.families.base import Method
 from clom.nets.pretrained.efficientnet_lite import find_weights
@@ -70,7 +71,7 @@ def test_learns_from_five_photos_a_class(method: str) -> None:
     tasks = [stripes(made.image_shape[-1], number) for number in range(2)]
     before = None
     for task in tasks:
-        made.learn(task, told.append)
+        made.learn(task, TrainingContext(told.append))
         block = made.block(tasks[0].train.pixels, 0)
         if made.exact_memory:
             assert before is None or torch.equal(block, before)

@@ -15,7 +15,8 @@ import torch
 from clom.data.folders import Pictures
 from clom.data.stream import Task
 from clom.errors import UserError
-from clom.learning.loop import Progress, Report
+from clom.learning.context import TrainingContext
+from clom.learning.progress import Progress
 from clom.locks import Lock
 from clom.methods.families.base import Method
 from clom.methods.ncm import Ncm, NcmSettings
@@ -259,11 +260,11 @@ class Slow(Ncm):
     steps = ("views", 10), ("adapters", 4), ("other", 2)
     taken = 0
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         for phase, total in self.steps:
             for done in range(1, total + 1):
                 Slow.taken += 1
-                report(Progress(0, phase, done, total, 1, 1, 0.0))
+                context.report(Progress(0, phase, done, total, 1, 1, 0.0))
 
 
 def slow_estimate(monkeypatch: pytest.MonkeyPatch, seconds_of_a_step: float) -> float | None:

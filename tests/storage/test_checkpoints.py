@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from clom.errors import UserError
-from clom.learning.resume import Snapshot
+from clom.learning.context import Snapshot
 from clom.stopping import Stopped, StopRequest
 from clom.storage import checkpoints as module
 from clom.storage.checkpoints import MAGIC, CheckpointFolder, Damaged, from_bytes, to_bytes

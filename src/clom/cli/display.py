@@ -13,7 +13,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from clom.experiments.run import RunResult, TaskResult
-    from clom.learning.loop import Progress as Step
+    from clom.learning.progress import Progress as Step
 
 _NEARLY_FULL = 0.98
 

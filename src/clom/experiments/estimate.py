@@ -12,8 +12,10 @@ from clom.data.images import Images
 from clom.data.stream import Task
 from clom.experiments.catalogue import image_shape_of, read_experiment
 from clom.experiments.config import RunConfig
+from clom.learning.context import TrainingContext
 from clom.learning.learners.contrastive import ContrastiveSettings, SgdHeadSettings
-from clom.learning.loop import Plan, Progress
+from clom.learning.loop import Plan
+from clom.learning.progress import Progress
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import LearnedTask
 
@@ -67,7 +69,7 @@ def _measure(config: RunConfig, n_images: int) -> tuple[Rates, float]:
     images = Images(torch.zeros(n_images, *shape, dtype=torch.uint8), torch.zeros(n_images, dtype=torch.int64))
     clock = _Clock()
     # Not `method.learn`: that also does what takes its time once a task, which would be counted for every step.
-    method.learner.learn(method.protection, 0, Task("timing", ("a",), images, images), 0, clock)
+    method.learner.learn(method.protection, 0, Task("timing", ("a",), images, images), 0, TrainingContext(clock))
     answering = []
     for _ in range(_STEPS):
         started = time.perf_counter()

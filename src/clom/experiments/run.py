@@ -38,7 +38,8 @@ from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.task_result import TaskResult as TaskResult
 from clom.experiments.task_result import read_results as read_results
 from clom.files import write_atomically, writing
-from clom.learning.loop import Report, silent
+from clom.learning.context import TrainingContext
+from clom.learning.progress import OnProgress, ignore
 from clom.locks import Lock
 from clom.methods.families.base import Method
 from clom.stopping import StopRequest
@@ -66,7 +67,7 @@ def execute(
     config: RunConfig,
     stream: Stream,
     folder: Path,
-    report: Report = silent,
+    on_progress: OnProgress = ignore,
     on_task: Callable[[TaskResult, int], None] = lambda result, n_tasks: None,
     *,
     every: float = SECONDS,
@@ -93,7 +94,7 @@ def execute(
             stop.obey()
             place, belongs_to = folder / "checkpoints", _fingerprint(folder)
             checkpoints = CheckpointFolder(place, len(method.tasks), belongs_to, every=every, stop=stop)
-            method.learn(task, report, checkpoints)
+            method.learn(task, TrainingContext(on_progress, checkpoints))
             book.update(method)
             evaluation = evaluate(book, method.calibrations())
             minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60

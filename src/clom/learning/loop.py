@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from clom.errors import UserError
+from clom.learning.context import State, TrainingContext
 from clom.learning.distributed import average_gradients
-from clom.learning.phases import share_of
-from clom.learning.resume import State, steps
+from clom.learning.progress import Progress
 from clom.learning.schedule import Schedule
 from clom.settings import Positive, Settings
 
@@ -26,32 +26,6 @@ class Plan(Settings):
     epochs: Positive = 30
     batch: Positive = 32
     schedule: Schedule = Schedule()
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a progress display is told after every batch: `done` of `total` steps of one phase of one task."""
-
-    task: int
-    phase: str
-    done: int
-    total: int
-    epoch: int
-    epochs: int
-    loss: float
-
-    @property
-    def share(self) -> float:
-        """How much of the task's time has passed, roughly."""
-        low, high = share_of(self.phase)
-        return low + (high - low) * self.done / self.total
-
-
-Report = Callable[[Progress], None]
-
-
-def silent(progress: Progress) -> None:
-    """The display of those who do not want one."""
 
 
 @dataclass(frozen=True)
@@ -122,17 +96,18 @@ def fit(
     phase: str = "learning",
     before_step: Callable[[], None] | None = None,
     after_step: Callable[[], None] | None = None,
-    report: Report = silent,
+    context: TrainingContext | None = None,
 ) -> None:
     """Minimise `loss_of` by going `plan.epochs` times through `n_samples` samples.
 
     `state` is what changes meanwhile besides the method and what is given here: generators that `loss_of` draws from,
-    networks that are not part of the method. With it an interrupted task goes on where it was (resume.py).
+    networks that are not part of the method. With it an interrupted task resumes (`clom.learning.context`).
     """
+    context = context or TrainingContext()
     base_rates = [group["lr"] for group in optimiser.param_groups]
     batches = Batches(n_samples, plan.batch, randomness)
     total = plan.epochs * batches.per_epoch
-    for step in steps(total, report, optimiser, batches, *state):
+    for step in context.steps(total, optimiser, batches, *state):
         epoch, number = divmod(step, batches.per_epoch)
         position = number / batches.per_epoch
         for group, rate in zip(optimiser.param_groups, base_rates, strict=True):
@@ -152,4 +127,4 @@ def fit(
         optimiser.step()
         if after_step is not None:
             after_step()
-        report(Progress(task, phase, step + 1, total, epoch + 1, plan.epochs, value))
+        context.report(Progress(task, phase, step + 1, total, epoch + 1, plan.epochs, value))

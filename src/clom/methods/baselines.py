@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from clom.data.memory import Memory
 from clom.data.stream import Task
-from clom.learning.loop import Report
+from clom.learning.context import TrainingContext
 from clom.methods.families.base import channels_last, seeded
 from clom.methods.families.shared import SharedNetwork, SharedSettings
 from clom.nets import NetSettings
@@ -21,14 +21,14 @@ class FineTune(SharedNetwork):
     name = "finetune"
     settings_type = SharedSettings
 
-    def _learn(self, task: Task, report: Report) -> None:
-        self._fit(*self.new_data(task), report)
+    def _learn(self, task: Task, context: TrainingContext) -> None:
+        self._fit(*self.new_data(task), context)
 
-    def _fit(self, pixels: Tensor, labels: Tensor, report: Report) -> None:
+    def _fit(self, pixels: Tensor, labels: Tensor, context: TrainingContext) -> None:
         def loss_of(images: Tensor, labels: Tensor) -> Tensor:
             return F.cross_entropy(self.logits(images), labels)
 
-        self.train_on(pixels, labels, loss_of, list(self.parameters()), report)
+        self.train_on(pixels, labels, loss_of, list(self.parameters()), context)
 
 
 class Joint(FineTune):
@@ -45,7 +45,7 @@ class Joint(FineTune):
     def memory_bytes(self) -> int:
         return self.memory.n_bytes
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         self.memory.add(len(self.tasks) - 1, task.train.pixels, task.train.labels)
         with seeded(self.seed, "network"):
             self.backbone = self._make_backbone()
@@ -53,4 +53,4 @@ class Joint(FineTune):
             for learned in self.tasks:
                 self.head.grow(learned.n_classes)
         channels_last(self)
-        self._fit(self.memory.pixels, self.memory.labels + self.offsets()[self.memory.tasks], report)
+        self._fit(self.memory.pixels, self.memory.labels + self.offsets()[self.memory.tasks], context)

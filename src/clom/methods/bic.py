@@ -27,8 +27,9 @@ from clom.data.stream import Task
 from clom.data.views import augment
 from clom.errors import UserError
 from clom.learning.calibration import Affine
+from clom.learning.context import TrainingContext
 from clom.learning.distillation import soft_cross_entropy, teacher_of
-from clom.learning.loop import Batch, Plan, Report, fit
+from clom.learning.loop import Batch, Plan, fit
 from clom.learning.nearest_mean import herd
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.schedule import Schedule
@@ -104,14 +105,14 @@ class Bic(ReplayMethod):
         # alpha = 1 and beta = 0 for ever if it is the first task, and until stage 2 otherwise.
         self.corrections.append(nn.Parameter(torch.tensor([1.0, 0.0]), requires_grad=False))
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         training, validating = self._split(task)
-        self._learn_network(task, training if not self.settings.leak_validation else training + validating, report)
+        self._learn_network(task, training if not self.settings.leak_validation else training + validating, context)
         ranked = [rows[self._ranking(task.train.pixels[rows])] for rows in training]
         self.keep(task, [rows[: self.quota] for rows in ranked])
         self._hold_out(task, torch.cat(validating))
         if len(self.tasks) > 1 and len(self.held_out):
-            self.correct_bias(report)
+            self.correct_bias(context)
 
     def _split(self, task: Task) -> tuple[list[Tensor], list[Tensor]]:
         """The rows of every class that train, and those that validate: what is kept of it, but at most a tenth."""
@@ -126,7 +127,7 @@ class Bic(ReplayMethod):
             validating.append(rows[:held])
         return training, validating
 
-    def _learn_network(self, task: Task, rows: Sequence[Tensor], report: Report) -> None:
+    def _learn_network(self, task: Task, rows: Sequence[Tensor], context: TrainingContext) -> None:
         """Stage 1: the new images and the old classes' training exemplars, held by the corrected old network."""
         teacher, n_old = teacher_of(self), self.n_old
         pixels, labels = self.new_data(task)
@@ -144,7 +145,7 @@ class Bic(ReplayMethod):
                 old = teacher.corrected(teacher.logits(images))[:, :n_old]
             return stage_one_loss(outputs, old, labels, self.settings.temperature, self.settings.kd_weight)
 
-        self.train_on(pixels, labels, loss_of, [*self.backbone.parameters(), *self.head.parameters()], report)
+        self.train_on(pixels, labels, loss_of, [*self.backbone.parameters(), *self.head.parameters()], context)
 
     def _ranking(self, pixels: Tensor) -> Tensor:
         """The images of one class in the order in which they are kept."""
@@ -159,7 +160,7 @@ class Bic(ReplayMethod):
         fewest = int(torch.bincount(numbers, minlength=self.n_seen).min())
         self.held_out.shrink(min(self.shares[1], fewest))
 
-    def correct_bias(self, report: Report) -> None:
+    def correct_bias(self, context: TrainingContext) -> None:
         """Stage 2: fit alpha and beta of the newest task; the network is frozen and in evaluation mode."""
         how = self.settings.correction
         pixels, labels = self.held_out.pixels, self.held_out.labels + self.offsets()[self.held_out.tasks]
@@ -186,7 +187,7 @@ class Bic(ReplayMethod):
             task=len(self.tasks) - 1,
             phase="correcting the bias",
             after_step=stay_positive,
-            report=report,
+            context=context,
         )
         newest.requires_grad_(False)
         newest.grad = None

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import augment
+from clom.learning.context import State, TrainingContext
 from clom.learning.distillation import teacher_of
 from clom.learning.heads import HeadSettings, solve_head
 from clom.learning.learners.contrastive import Projection, SgdHeadSettings
-from clom.learning.loop import Batch, Report, fit
+from clom.learning.loop import Batch, fit
 from clom.learning.losses import asymmetric_contrastive, relation_distillation
 from clom.learning.optim import make_optimiser
-from clom.learning.resume import State
 from clom.methods.families.base import seeded
 from clom.methods.families.replay import ReplayMethod, ReplaySettings
 from clom.nets import NetSettings
@@ -70,14 +70,14 @@ class Co2L(ReplayMethod):
         """Without the projection, which answers do not need."""
         return sum(p.numel() for part in (self.backbone, self.head) for p in part.parameters())
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         pixels, labels = self.new_and_stored(task)
-        self._learn_representation(pixels, labels, report)
-        self._learn_head(pixels, labels, report)
+        self._learn_representation(pixels, labels, context)
+        self._learn_head(pixels, labels, context)
         # Only now: the classifier of a task sees the memory as it was before the task.
         self._refill(task)
 
-    def _learn_representation(self, pixels: Tensor, labels: Tensor, report: Report) -> None:
+    def _learn_representation(self, pixels: Tensor, labels: Tensor, context: TrainingContext) -> None:
         how, first, n_old = self.settings, len(self.tasks) == 1, self.n_old
         if first and how.first_epochs:
             how = how.model_copy(update={"plan": how.plan.model_copy(update={"epochs": how.first_epochs})})
@@ -94,13 +94,13 @@ class Co2L(ReplayMethod):
             kept = relation_distillation(z, past, how.similarity_temperature, how.past_temperature)
             return loss + how.distillation * kept  # L = L_asym + lambda L_ird
 
-        self.train_on(pixels, labels, loss_of, list(network.parameters()), report, how=how, views=2)
+        self.train_on(pixels, labels, loss_of, list(network.parameters()), context, how=how, views=2)
 
-    def _learn_head(self, pixels: Tensor, labels: Tensor, report: Report) -> None:
+    def _learn_head(self, pixels: Tensor, labels: Tensor, context: TrainingContext) -> None:
         """A new classifier on the encoder's own features, neither projected nor normalised, with balanced classes."""
         how = self.settings.head
         if isinstance(how, SgdHeadSettings):
-            head = self._train_head(how, pixels, labels, report)
+            head = self._train_head(how, pixels, labels, context)
         else:
             head = self._solve_head(how, pixels, labels)
         with torch.no_grad():
@@ -116,7 +116,7 @@ class Co2L(ReplayMethod):
         weights = 1 / torch.bincount(labels, minlength=self.n_seen).clamp(min=1)
         return solve_head(torch.cat(views), labels.repeat(how.views), self.n_seen, how, weights)
 
-    def _train_head(self, how: SgdHeadSettings, pixels: Tensor, labels: Tensor, report: Report) -> nn.Linear:
+    def _train_head(self, how: SgdHeadSettings, pixels: Tensor, labels: Tensor, context: TrainingContext) -> nn.Linear:
         """As published: an epoch is as many draws as there are images, of every class equally many on average."""
         head = nn.Linear(self.backbone.n_features, self.n_seen)
         chances, draws, randomness = balanced(labels), self.random("head draws"), self.random("head views")
@@ -128,7 +128,7 @@ class Co2L(ReplayMethod):
         optimiser = make_optimiser([(how.optimiser, list(head.parameters()))])
         order, number = self.random("head batches"), len(self.tasks) - 1
         state: list[State] = [head, draws, randomness]
-        fit(loss_of, optimiser, how.plan, len(labels), order, state=state, task=number, phase="head", report=report)
+        fit(loss_of, optimiser, how.plan, len(labels), order, state=state, task=number, phase="head", context=context)
         return head
 
     def _view_features(self, pixels: Tensor, randomness: torch.Generator) -> Tensor:

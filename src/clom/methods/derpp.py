@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import augment
-from clom.learning.loop import Report
+from clom.learning.context import TrainingContext
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.shared import SharedNetwork, SharedSettings
 from clom.nets import NetSettings
@@ -66,7 +66,7 @@ class Derpp(SharedNetwork):
         super()._open_task(task)
         self.reservoir.widen(self.n_seen)
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         pixels, labels = self.new_data(task)
         choices, views, places = (self.random(name) for name in ("replay draws", "replay views", "reservoir"))
         replay, draw = self._replay(choices, views), uniform(places)
@@ -83,7 +83,7 @@ class Derpp(SharedNetwork):
 
         # Rows in place of labels: the reservoir wants the images that the views were made of.
         rows, state = torch.arange(len(labels)), [choices, views, places]
-        self.train_on(pixels, rows, loss_of, list(self.parameters()), report, state=state, after_step=offer)
+        self.train_on(pixels, rows, loss_of, list(self.parameters()), context, state=state, after_step=offer)
 
     def _replay(self, choices: torch.Generator, views: torch.Generator) -> Callable[[], Tensor]:
         """The two terms of the reservoir, each with its own draw, its own views and its own batch statistics."""

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from clom.data.stream import Task
 from clom.errors import UserError
-from clom.learning.loop import Report
+from clom.learning.context import TrainingContext
 from clom.learning.nearest_mean import mean_directions, nearness
 from clom.methods.families.base import LearnedTask
 from clom.methods.lwf_r import LwfR, LwfRSettings
@@ -58,13 +58,13 @@ class Icarl(LwfR):
         super()._open_task(task)
         self.means = torch.zeros(self.n_seen, self.backbone.n_features)
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         if self.quota < 1:
             raise UserError(
                 f"A memory of {self.settings.memory.size} images leaves none for each of {self.n_seen} classes, but "
                 f"{self.name} answers by the mean of stored images. Set memory.size to {self.n_seen} or more."
             )
-        super()._learn(task, report)
+        super()._learn(task, context)
         self.means = self.class_means(self.n_seen)
 
     def _loss(self, outputs: Tensor, old_outputs: Tensor | None, labels: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.data.stream import Task
+from clom.learning.context import TrainingContext
 from clom.learning.distillation import soft_kl, teacher_of
-from clom.learning.loop import Report
 from clom.learning.nearest_mean import Herding, herd
 from clom.methods.families.replay import ReplayMethod, ReplaySettings
 from clom.nets.plain import Backbone, CosineHead, LinearHead
@@ -47,7 +47,7 @@ class LwfR(ReplayMethod):
     def _make_head(self, n_features: int) -> CosineHead | LinearHead:
         return CosineHead(n_features)
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         # The teacher has the new rows already; its old outputs do not know about them.
         teacher, n_old = teacher_of(nn.Sequential(self.backbone, self.head)), self.n_old
         self._start_head(task)
@@ -57,8 +57,8 @@ class LwfR(ReplayMethod):
             return self._loss(self.logits(images), old_outputs, labels)
 
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        self.train_on(*self.new_and_stored(task), loss_of, trained, report)
-        self._keep_exemplars(task, report)
+        self.train_on(*self.new_and_stored(task), loss_of, trained, context)
+        self._keep_exemplars(task, context)
 
     def _start_head(self, task: Task) -> None:
         """Old rows stay as they are from now on, new ones start at the mean direction of their class."""
@@ -75,7 +75,7 @@ class LwfR(ReplayMethod):
         tau, n_old = self.settings.temperature, old_outputs.shape[1]
         return loss + tau**2 * self.settings.beta * soft_kl(outputs[:, :n_old], old_outputs, tau)
 
-    def _keep_exemplars(self, task: Task, report: Report) -> None:
+    def _keep_exemplars(self, task: Task, context: TrainingContext) -> None:
         self.keep(task, self.herded(task))
 
     def herded(self, task: Task) -> list[Tensor]:

@@ -27,8 +27,9 @@ from torch.utils.checkpoint import checkpoint
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import augment
+from clom.learning.context import TrainingContext
 from clom.learning.distillation import teacher_of
-from clom.learning.loop import Batch, Plan, Report, fit
+from clom.learning.loop import Batch, Plan, fit
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.schedule import Schedule
 from clom.methods.families.base import LearnedTask
@@ -92,7 +93,7 @@ class Mnemonics(Icarl):
         pixels, labels = super().new_data(task)
         return pixels.to(torch.float32) / 255, labels
 
-    def _keep_exemplars(self, task: Task, report: Report) -> None:
+    def _keep_exemplars(self, task: Task, context: TrainingContext) -> None:
         self.memory.shrink(self.quota)
         best = torch.cat(self.herded(task))
         pixels, labels = self.new_data(task)
@@ -100,13 +101,13 @@ class Mnemonics(Icarl):
             loss, real = self._prototype(labels[best]), self.new_and_stored(task)
         else:
             loss, real = self._bilevel(labels[best]), (pixels, labels)
-        learned = self._optimised(pixels[best], loss, real, report, "exemplars")
+        learned = self._optimised(pixels[best], loss, real, context, "exemplars")
         self.memory.add(len(self.tasks) - 1, learned, task.train.labels[best])
         if self.settings.adjust_old and self.n_old:
-            self._adjust_old(self.settings.adjust_old, report)
+            self._adjust_old(self.settings.adjust_old, context)
 
     def _optimised(
-        self, start: Tensor, loss: ExemplarLoss, real: tuple[Tensor, Tensor], report: Report, phase: str
+        self, start: Tensor, loss: ExemplarLoss, real: tuple[Tensor, Tensor], context: TrainingContext, phase: str
     ) -> Tensor:
         """Exemplars that began at `start` and went down `loss` over real images; the network does not change."""
         how, (pixels, labels), randomness = self.settings.exemplars, real, self.random(f"{phase} views")
@@ -138,7 +139,7 @@ class Mnemonics(Icarl):
             task=len(self.tasks) - 1,
             phase=phase,
             after_step=stay_visible,
-            report=report,
+            context=context,
         )
         return (CENTRE + SPREAD * moving.detach()).clamp(0, 1)
 
@@ -170,7 +171,7 @@ class Mnemonics(Icarl):
 
         return loss
 
-    def _adjust_old(self, plan: Plan, report: Report) -> None:
+    def _adjust_old(self, plan: Plan, context: TrainingContext) -> None:
         """Rule 5: halves of the old exemplars by turns are what is learned and what is learned from."""
         labels = self.exemplars()[1]
         ranks = torch.stack([(labels[:place] == label).sum() for place, label in enumerate(labels)])
@@ -179,14 +180,14 @@ class Mnemonics(Icarl):
             if bool(half.any()) and bool(other.any()):
                 real = self.memory.pixels[other], labels[other]
                 loss, start = self._bilevel(labels[half]), self.memory.pixels[half]
-                self.memory.pixels[half] = self._optimised(start, loss, real, report, f"old exemplars {parity}")
+                self.memory.pixels[half] = self._optimised(start, loss, real, context, f"old exemplars {parity}")
 
         def loss_of(images: Tensor, labels: Tensor) -> Tensor:
             return F.cross_entropy(self.logits(images), labels)
 
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         how = self.settings.model_copy(update={"plan": plan})
-        self.train_on(*self.exemplars(), loss_of, trained, report, how=how, phase="balancing")
+        self.train_on(*self.exemplars(), loss_of, trained, context, how=how, phase="balancing")
 
 
 class KernelFactors(nn.Module):

@@ -27,8 +27,9 @@ from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import augment
 from clom.errors import UserError
+from clom.learning.context import TrainingContext
 from clom.learning.distillation import soft_cross_entropy, teacher_of
-from clom.learning.loop import Batch, Plan, Report, fit
+from clom.learning.loop import Batch, Plan, fit
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.shared import SharedNetwork, SharedSettings
@@ -105,10 +106,10 @@ class Muc(SharedNetwork):
         self.side.grow(self.settings.sides * task.n_classes)
         super()._open_task(task)
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         trained = [*self.backbone.parameters(), *self.head.parameters(), *self._last_sides()]
-        self.train_on(*self.new_data(task), self._stage_one(), trained, report)
-        self._train_sides(task, report)
+        self.train_on(*self.new_data(task), self._stage_one(), trained, context)
+        self._train_sides(task, context)
 
     def _last_sides(self) -> list[torch.nn.Parameter]:
         return list(self.side.parts[-2].parameters()) if len(self.tasks) > 1 else []
@@ -137,7 +138,7 @@ class Muc(SharedNetwork):
 
         return loss_of
 
-    def _train_sides(self, task: Task, report: Report) -> None:
+    def _train_sides(self, task: Task, context: TrainingContext) -> None:
         """Stage 3, in evaluation mode: the network, its statistics and all other heads stay bit-identical."""
         how, number, views = self.settings.side_training, len(self.tasks) - 1, self.random("side views")
         others = self.random("other images")
@@ -156,7 +157,15 @@ class Muc(SharedNetwork):
         optimiser = make_optimiser([(how.optimiser, list(self.side.parts[-1].parameters()))])
         order, state = self.random("side batches"), [views, others]
         fit(
-            loss_of, optimiser, how.plan, len(task.train), order, state=state, task=number, phase="sides", report=report
+            loss_of,
+            optimiser,
+            how.plan,
+            len(task.train),
+            order,
+            state=state,
+            task=number,
+            phase="sides",
+            context=context,
         )
 
     def scores(self, pixels: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clom.data.stream import Task
-from clom.learning.loop import Report
+from clom.learning.context import TrainingContext
 from clom.learning.nearest_mean import mean_directions
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.frozen import FrozenMethod, more_rows
@@ -35,8 +35,8 @@ class Ncm(FrozenMethod):
     def _open_task(self, task: LearnedTask) -> None:
         self.means = more_rows(self.means, task.n_classes)
 
-    def _learn(self, task: Task, report: Report) -> None:
-        features = self.embed(task.train.pixels, report)
+    def _learn(self, task: Task, context: TrainingContext) -> None:
+        features = self.embed(task.train.pixels, context)
         self.means[-task.n_classes :] = mean_directions(features, task.train.labels, task.n_classes)
 
     def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:

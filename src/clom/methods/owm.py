@@ -29,7 +29,8 @@ from torch.nn import functional as F
 
 from clom.data.images import to_unit
 from clom.data.stream import Task
-from clom.learning.loop import Plan, Report, shuffled_batches
+from clom.learning.context import TrainingContext
+from clom.learning.loop import Plan, shuffled_batches
 from clom.learning.optim import OptimiserSettings
 from clom.learning.schedule import Schedule
 from clom.methods.families.shared import SharedNetwork, SharedSettings
@@ -229,7 +230,7 @@ class Owm(SharedNetwork):
             guards.append(Guard(layer, projector, alpha, stride))
         return guards
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         guards, parameters, plan = self._guards(), list(self.parameters()), self.settings.plan
         n_steps, done = plan.epochs * max(1, round(len(task.train) / plan.batch)), torch.tensor(0)
 
@@ -241,7 +242,7 @@ class Owm(SharedNetwork):
             nn.utils.clip_grad_norm_(parameters, self.settings.clip)
             done.add_(1)
 
-        self.train_on(*self.new_data(task), self._loss, parameters, report, state=[done], before_step=project)
+        self.train_on(*self.new_data(task), self._loss, parameters, context, state=[done], before_step=project)
         if self.settings.update == "task_end":
             self._take_in(task, guards)
         for guard in guards:

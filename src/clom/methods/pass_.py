@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from clom.data.stream import Task
 from clom.data.views import rotate
+from clom.learning.context import TrainingContext
 from clom.learning.distillation import teacher_of
-from clom.learning.loop import Report
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.shared import SharedNetwork, SharedSettings
 from clom.nets import NetSettings
@@ -64,7 +64,7 @@ class Pass(SharedNetwork):
         """Of the image as it is, for the classes as they are: the outputs of the other turns are not asked."""
         return upright(super().scores(pixels))
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         how, n_old = self.settings, self.n_old
         teacher, noise = teacher_of(self.backbone), self.random("prototypes")
 
@@ -80,7 +80,7 @@ class Pass(SharedNetwork):
             remembered = self.prototype_loss(len(labels), noise)
             return loss + how.prototypes * remembered + how.distillation * feature_distance(features, past)
 
-        self.train_on(*self.new_data(task), loss_of, list(self.parameters()), report, state=[noise])
+        self.train_on(*self.new_data(task), loss_of, list(self.parameters()), context, state=[noise])
         self._summarise(task)
 
     def prototype_loss(self, count: int, noise: torch.Generator) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clom.data.stream import Task
+from clom.learning.context import TrainingContext
 from clom.learning.heads import discriminants
-from clom.learning.loop import Report
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.frozen import FrozenMethod, more_rows
 from clom.nets import NetSettings
@@ -53,8 +53,8 @@ class Slda(FrozenMethod):
         self.means, self.weight = (more_rows(old, task.n_classes) for old in (self.means, self.weight))
         self.bias = more_rows(self.bias, task.n_classes)
 
-    def _learn(self, task: Task, report: Report) -> None:
-        features, labels = self.embed(task.train.pixels, report).double(), task.train.labels
+    def _learn(self, task: Task, context: TrainingContext) -> None:
+        features, labels = self.embed(task.train.pixels, context).double(), task.train.labels
         means = torch.stack([features[labels == label].mean(0) for label in range(task.n_classes)])
         self.means[-task.n_classes :] = means
         deviations = features - means[labels]

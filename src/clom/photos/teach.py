@@ -16,9 +16,9 @@ from clom.data.folders import Pictures, Skipped, class_names_of, read_folder
 from clom.data.images import Images, fitted
 from clom.data.stream import Task
 from clom.errors import UserError
+from clom.learning.context import Checkpoints, TrainingContext
 from clom.learning.logit_scale import fit_logit_scale
-from clom.learning.loop import Report, silent
-from clom.learning.resume import Checkpoints
+from clom.learning.progress import OnProgress, ignore
 from clom.locks import Lock
 from clom.methods.families.base import Method
 from clom.methods.families.task_record import TaskRecord, now
@@ -79,7 +79,7 @@ class Listener:
     """After every file: how many of how many were read."""
     on_plan: Callable[[LessonPlan], None] | None = None
     """Once, before learning. Without it no time is spent on an estimate."""
-    on_step: Report = silent
+    on_step: OnProgress = ignore
     """After every step of learning."""
 
 
@@ -130,7 +130,7 @@ def learn_pictures(
         sizes = len(task.train), len(task.validation)
         listener.on_plan(LessonPlan(name, task.class_names, *sizes, pictures.skipped, seconds))
     started = time.perf_counter()
-    learner.learn(task, listener.on_step, checkpoints_of(learner, task) if checkpoints_of else None)
+    learner.learn(task, TrainingContext(listener.on_step, checkpoints_of(learner, task) if checkpoints_of else None))
     record, accuracy_among_all = examine(learner, task)
     learner.tasks[-1] = replace(learner.tasks[-1], record=record)
     return Lesson(

@@ -8,8 +8,8 @@ import warnings
 
 from clom.data.stream import Task
 from clom.errors import UserError
-from clom.learning.loop import Progress
-from clom.learning.phases import share_of
+from clom.learning.context import TrainingContext
+from clom.learning.progress import Progress
 from clom.methods.families.base import Method
 
 _SECONDS, _STEPS = 2.0, 2  # what is watched at least: shorter is guesswork, longer is a nuisance
@@ -21,7 +21,7 @@ def estimate_seconds(method: Method, task: Task) -> float | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whatever there is to say will be said when it is learned
-            copy.deepcopy(method).learn(task, clock)
+            copy.deepcopy(method).learn(task, TrainingContext(clock))
     except _SeenEnough:
         return clock.whole()
     except UserError:
@@ -54,6 +54,4 @@ class _Clock:
         assert self._first is not None
         assert self._last is not None
         (first, began), (last, ended) = self._first, self._last
-        phase = (ended - began) / (last.done - first.done) * last.total
-        start, end = share_of(last.phase)
-        return max(phase / (end - start), ended - self.started)
+        return max((ended - began) / (last.share - first.share), ended - self.started)

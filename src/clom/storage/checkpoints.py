@@ -21,7 +21,7 @@ import torch
 
 from clom.data.stream import Task
 from clom.files import write_atomically, writing
-from clom.learning.resume import Checkpoints, Snapshot
+from clom.learning.context import Checkpoints, Snapshot
 from clom.methods.families.base import Method
 from clom.stopping import StopRequest
 from clom.storage.tensors import checksum

@@ -10,9 +10,11 @@ from clom.data.images import to_unit
 from clom.data.stream import Stream
 from clom.data.views import Augmentation, rotate
 from clom.errors import UserError
+from clom.learning.context import TrainingContext
 from clom.learning.learners.cached_contrastive import CachedContrastive, OnBank, view_bank
 from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive, SgdHeadSettings
-from clom.learning.loop import Plan, Progress, generator
+from clom.learning.loop import Plan, generator
+from clom.learning.progress import Progress
 from clom.methods.clom import Clom, ClomSettings
 from clom.nets import AdapterSettings
 
@@ -78,7 +80,7 @@ def test_the_frozen_part_sees_every_view_once(tiny_stream: Stream) -> None:
         net = method.protection.net
         hook = net.backbone.register_forward_hook(lambda _, images, __: seen.append(len(images[0])))  # type: ignore[union-attr]
         task = tiny_stream[number]
-        method.learn(task, told.append)
+        method.learn(task, TrainingContext(told.append))
         hook.remove()
         held = len(task.validation)
         kept = min(2 * task.n_classes, held)

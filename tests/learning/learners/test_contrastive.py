@@ -12,12 +12,14 @@ from torch.nn import functional as F
 
 from clom.data.stream import Stream
 from clom.data.views import Augmentation, classifier_views, contrastive_views
+from clom.learning.context import TrainingContext
 from clom.learning.heads import HeadSettings
 from clom.learning.learners.base import settle_norms, view_features
 from clom.learning.learners.contrastive import ContrastiveSettings, Projection, RotationContrastive, SgdHeadSettings
-from clom.learning.loop import Plan, Progress, generator, shuffled_batches, silent
+from clom.learning.loop import Plan, generator, shuffled_batches
 from clom.learning.losses import supervised_contrastive
 from clom.learning.optim import OptimiserSettings
+from clom.learning.progress import Progress
 from clom.learning.protection.hard_attention import HardAttention, HardAttentionSettings
 from clom.learning.schedule import Schedule
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings, make_net
@@ -73,7 +75,7 @@ def test_with_open_gates_and_no_penalty_it_is_plain_contrastive_learning(
     )
     task = tiny_stream[0]
     torch.manual_seed(5)
-    RotationContrastive(how).learn(protection, 0, task, 3, silent)
+    RotationContrastive(how).learn(protection, 0, task, 3, TrainingContext())
 
     torch.manual_seed(5)
     projection = Projection(bare.n_features, how.projection)
@@ -102,7 +104,7 @@ def test_loss_goes_down(tiny_stream: Stream) -> None:
     how = settings(
         plan=Plan(epochs=15, batch=12), augmentation=PLAIN, optimiser=OptimiserSettings(kind="adam", lr=5e-3)
     )
-    head = RotationContrastive(how).learn(attention(), 0, tiny_stream[0], 0, told.append)
+    head = RotationContrastive(how).learn(attention(), 0, tiny_stream[0], 0, TrainingContext(told.append))
     losses = [progress.loss for progress in told if progress.phase == "features"]
     assert len(losses) == 30
     assert sum(losses[-4:]) / 4 < 0.9 * losses[0]
@@ -116,14 +118,14 @@ def test_the_penalty_closes_gates(tiny_stream: Stream) -> None:
         protection = attention(sparsity_first=strength)
         quick = OptimiserSettings(kind="adam", lr=0.3)
         learner = RotationContrastive(settings(plan=Plan(epochs=4, batch=12), gates_optimiser=quick))
-        learner.learn(protection, 0, tiny_stream[0], 0, silent)
+        learner.learn(protection, 0, tiny_stream[0], 0, TrainingContext())
         return torch.cat(list(protection.gates(0).values())).mean().item()
 
     assert opened(100.0) < 0.7 * opened(0.0)
 
 
 def test_without_rotations_the_head_has_one_output_per_class(tiny_stream: Stream) -> None:
-    head = RotationContrastive(settings(rotations=1)).learn(attention(), 0, tiny_stream[0], 0, silent)
+    head = RotationContrastive(settings(rotations=1)).learn(attention(), 0, tiny_stream[0], 0, TrainingContext())
     assert head(torch.zeros(1, 32)).shape == (1, 2)
 
 
@@ -144,7 +146,7 @@ def test_without_rotations_the_head_has_one_output_per_class(tiny_stream: Stream
 def test_every_setting_has_an_effect(change: dict[str, Any], tiny_stream: Stream) -> None:
     def learned(how: ContrastiveSettings) -> Tensor:
         protection = attention()
-        RotationContrastive(how).learn(protection, 0, tiny_stream[0], 0, silent)
+        RotationContrastive(how).learn(protection, 0, tiny_stream[0], 0, TrainingContext())
         return shared(protection)
 
     plain = learned(settings())
@@ -165,7 +167,7 @@ def test_trained_head_learns_while_the_network_is_frozen(tiny_stream: Stream) ->
         told.append(progress)
         states.setdefault(progress.phase, copy.deepcopy(protection.state_dict()))
 
-    head = RotationContrastive(how).learn(protection, 0, tiny_stream[0], 0, report)
+    head = RotationContrastive(how).learn(protection, 0, tiny_stream[0], 0, TrainingContext(report))
     assert list(states) == ["features", "head"]
     for name, value in protection.state_dict().items():
         assert torch.equal(value, states["head"][name]), name

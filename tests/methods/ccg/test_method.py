@@ -15,7 +15,7 @@ from clom.data.stream import Stream, split
 from clom.errors import UserError
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
-from clom.learning.loop import silent
+from clom.learning.context import TrainingContext
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection.hard_attention import Guard
 from clom.methods.ccg.gated_network import (
@@ -273,7 +273,7 @@ def test_a_generator_learns_what_images_look_like() -> None:
     real[..., :4] = 0.9
     settings = WganSettings(steps=60, critic_steps=2, batch=16, lr=5e-3, latent=8, width=4)
     maker = Generator(settings, 1, 8)
-    train_generator(maker, real, settings, torch.Generator().manual_seed(0), 0, silent)
+    train_generator(maker, real, settings, torch.Generator().manual_seed(0), 0, TrainingContext())
     made = maker.sample(64, torch.Generator().manual_seed(1))
     assert made[..., :4].mean().item() > made[..., 4:].mean().item() + 0.3
 

@@ -15,8 +15,9 @@ from clom.data.images import DataSet
 from clom.data.stream import Stream, split
 from clom.errors import UserError
 from clom.experiments.config import resolve
-from clom.learning.loop import Progress
+from clom.learning.context import TrainingContext
 from clom.learning.optim import OptimiserSettings, make_optimiser
+from clom.learning.progress import Progress
 from clom.methods.families.base import LearnedTask
 from clom.methods.hypernet.method import (
     HyperNet,
@@ -297,7 +298,7 @@ def test_the_task_vector_may_have_a_rate_of_its_own(given: float | None, rate: f
     def look(progress: Progress) -> None:
         seen.append((method.task_vectors[0].detach().clone(), method.hypernetwork.chunk_vectors.detach().clone()))
 
-    method.learn(tiny_stream[0], look)
+    method.learn(tiny_stream[0], TrainingContext(look))
     vector, chunks = (after - before for before, after in zip(*seen, strict=True))
     assert vector.abs().max().item() == pytest.approx(rate, rel=0.2)
     assert chunks.abs().max().item() == pytest.approx(5e-3, rel=0.2)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from clom.data.stream import Task
 from clom.data.views import Augmentation, classifier_views
-from clom.learning.loop import Batch, Plan, Report, fit, generator
+from clom.learning.context import TrainingContext
+from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection.base import Protection
 from clom.nets.data_parallel import split_over_ranks
@@ -38,7 +39,7 @@ class Learner(ABC):
         return protection.make_head(number, self.rotations * n_classes)
 
     @abstractmethod
-    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext) -> nn.Module:
         """Learn `task` as the protection's task `number`; afterwards the network is in evaluation mode."""
 
 
@@ -51,7 +52,7 @@ def train_features(
     loss_of: Callable[[Batch], Tensor],
     extra: Sequence[nn.Module],
     randomness: torch.Generator,
-    report: Report,
+    context: TrainingContext,
     phase: str = "learning",
 ) -> None:
     """Minimise `loss_of` over the weights the task may move, its mask, and `extra` networks of the learner's own.
@@ -78,7 +79,7 @@ def train_features(
         phase=phase,
         before_step=protection.before_step,
         after_step=protection.after_step,
-        report=report,
+        context=context,
     )
 
 

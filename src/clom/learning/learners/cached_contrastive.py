@@ -11,9 +11,11 @@ from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import Augmentation, augment, rotation_labels, rotations
 from clom.errors import UserError
+from clom.learning.context import TrainingContext
 from clom.learning.heads import HeadSettings
 from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive
-from clom.learning.loop import Progress, Report, generator
+from clom.learning.loop import generator
+from clom.learning.progress import Progress
 from clom.learning.protection.base import Protection
 
 
@@ -26,11 +28,11 @@ class CachedContrastive(RotationContrastive):
             raise UserError("Views that are cached need a head that is solved, not one trained on ever new views.")
         self.n_views = settings.head.views
 
-    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext) -> nn.Module:
         how = self.settings
 
         def on_batch(done: int, total: int) -> None:
-            report(Progress(number, "views", done, total, 1, 1, float("nan")))
+            context.report(Progress(number, "views", done, total))
 
         randomness = generator(seed, "views", number)
         bank = view_bank(
@@ -42,7 +44,7 @@ class CachedContrastive(RotationContrastive):
             randomness,
             on_batch,
         )
-        return OnBank(how, bank).learn(protection, number, task, seed, report)
+        return OnBank(how, bank).learn(protection, number, task, seed, context)
 
 
 class OnBank(RotationContrastive):

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from clom.data.stream import Task
 from clom.data.views import Augmentation, Order, classifier_views, contrastive_views
+from clom.learning.context import State, TrainingContext
 from clom.learning.heads import HeadSettings, make_head, solve_head, weigh_rotations, widened
 from clom.learning.learners.base import (
     Learner,
@@ -21,11 +22,11 @@ from clom.learning.learners.base import (
     training_views,
     view_features,
 )
-from clom.learning.loop import Batch, Plan, Progress, Report, fit, generator
+from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.losses import supervised_contrastive
 from clom.learning.optim import OptimiserSettings, make_optimiser
+from clom.learning.progress import Progress
 from clom.learning.protection.base import Protection
-from clom.learning.resume import State
 from clom.learning.schedule import Schedule
 from clom.nets.data_parallel import split_over_ranks
 from clom.settings import NonNegative, Positive, PositiveNumber, Settings
@@ -78,14 +79,16 @@ class RotationContrastive(Learner):
         # A solved head is never a masked one.
         return make_head(how, protection.net.n_features, self.rotations * n_classes)
 
-    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
-        self._learn_features(protection, number, task, seed, report)
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext) -> nn.Module:
+        self._learn_features(protection, number, task, seed, context)
         protection.eval()
         if isinstance(self.settings.head, SgdHeadSettings):
-            return self._train_head(self.settings.head, protection, number, task, seed, report)
-        return self._solve_head(self.settings.head, protection, number, task, seed, report)
+            return self._train_head(self.settings.head, protection, number, task, seed, context)
+        return self._solve_head(self.settings.head, protection, number, task, seed, context)
 
-    def _learn_features(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> None:
+    def _learn_features(
+        self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext
+    ) -> None:
         """Step 1: minimise L_c + L_r (Eq. 17)."""
         how = self.settings
         n_features = protection.net.n_features
@@ -103,7 +106,7 @@ class RotationContrastive(Learner):
             return loss + penalty
 
         parts = [projection, extra_head] if how.cross_entropy else [projection]
-        train_features(protection, number, task, seed, how, loss_of, parts, randomness, report, self.phase)
+        train_features(protection, number, task, seed, how, loss_of, parts, randomness, context, self.phase)
         views = training_views(task, how.augmentation, how.rotations, generator(seed, "settle", number))
         settle_norms(protection, number, views)
 
@@ -136,12 +139,12 @@ class RotationContrastive(Learner):
         )
 
     def _solve_head(
-        self, how: HeadSettings, protection: Protection, number: int, task: Task, seed: int, report: Report
+        self, how: HeadSettings, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext
     ) -> nn.Linear:
         """Step 2, solved: features are taken once per view, then the convex problem of Eq. 4 is minimised."""
 
         def on_batch(done: int, total: int) -> None:
-            report(Progress(number, "head", done, total, 1, 1, float("nan")))
+            context.report(Progress(number, "head", done, total))
 
         features_of, kept = protection.frozen(number)
         features, classes = self.head_views(features_of, number, task, how.views, seed, on_batch)
@@ -150,7 +153,7 @@ class RotationContrastive(Learner):
         return widened(solved, kept, protection.net.n_features)
 
     def _train_head(
-        self, how: SgdHeadSettings, protection: Protection, number: int, task: Task, seed: int, report: Report
+        self, how: SgdHeadSettings, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext
     ) -> nn.Module:
         """Step 2 as the paper trains it: cross-entropy over rotation classes (Eq. 4), h frozen."""
         head = self.make_head(protection, number, task.n_classes)
@@ -172,5 +175,15 @@ class RotationContrastive(Learner):
         optimiser = make_optimiser([(how.optimiser, [p for p in head.parameters() if p.requires_grad])])
         order = generator(seed, "head batches", number)
         state: list[State] = [head, randomness]
-        fit(loss_of, optimiser, how.plan, len(task.train), order, state=state, task=number, phase="head", report=report)
+        fit(
+            loss_of,
+            optimiser,
+            how.plan,
+            len(task.train),
+            order,
+            state=state,
+            task=number,
+            phase="head",
+            context=context,
+        )
         return head

@@ -9,8 +9,9 @@ from torch.nn import functional as F
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import Augmentation, augment
+from clom.learning.context import TrainingContext
 from clom.learning.learners.base import Learner, TrainingSettings, settle_norms, train_features, training_views
-from clom.learning.loop import Batch, Report, generator
+from clom.learning.loop import Batch, generator
 from clom.learning.protection.base import Protection
 
 
@@ -26,7 +27,7 @@ class CrossEntropy(Learner):
     def __init__(self, settings: CrossEntropySettings) -> None:
         self.settings = settings
 
-    def learn(self, protection: Protection, number: int, task: Task, seed: int, report: Report) -> nn.Module:
+    def learn(self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext) -> nn.Module:
         how = self.settings
         head = self.make_head(protection, number, task.n_classes)
         randomness = generator(seed, "views", number)
@@ -37,7 +38,7 @@ class CrossEntropy(Learner):
             features, penalty = protection.training_features(images, number, batch.sweep_position(how.sweep))
             return F.cross_entropy(head(features), task.train.labels[batch.index]) + penalty
 
-        train_features(protection, number, task, seed, how, loss_of, [head], randomness, report)
+        train_features(protection, number, task, seed, how, loss_of, [head], randomness, context)
         settle_norms(protection, number, training_views(task, how.augmentation, 1, generator(seed, "settle", number)))
         protection.eval()
         return head

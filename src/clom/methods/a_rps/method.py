@@ -32,8 +32,8 @@ from torch.nn import functional as F
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.errors import UserError
+from clom.learning.context import TrainingContext
 from clom.learning.distillation import soft_kl, teacher_of
-from clom.learning.loop import Report
 from clom.methods.a_rps.paths import PathNet, PathSettings, draw_path
 from clom.methods.a_rps.switching import Interval, Switching
 from clom.methods.families.base import channels_last
@@ -90,17 +90,17 @@ class ARps(ReplayMethod):
     def _make_backbone(self) -> PathNet:  # type: ignore[override]
         return PathNet(self.settings.paths, self.image_shape[-1])
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         if self.settings.candidates > 1 and not len(task.validation):
             raise UserError(f"Task '{task.name}' has no validation images to choose a candidate by: set candidates=1.")
         before = self.backbone, self.head
-        runs = (self._run(number, before, task, report) for number in range(self.settings.candidates))
+        runs = (self._run(number, before, task, context) for number in range(self.settings.candidates))
         best = max(runs, key=lambda run: run.accuracy)
         self.backbone, self.head = best.backbone, best.head
         self._plan_next_path(task)
         self.keep(task, self._random_exemplars(task))
 
-    def _run(self, number: int, before: tuple[PathNet, Head], task: Task, report: Report) -> _Run:
+    def _run(self, number: int, before: tuple[PathNet, Head], task: Task, context: TrainingContext) -> _Run:
         """Train one candidate, starting from the networks `before` this task."""
         self.backbone, self.head = copy.deepcopy(before)
         if self.switch_due:
@@ -111,7 +111,7 @@ class ARps(ReplayMethod):
         teacher = teacher_of(nn.Sequential(*before)) if self.n_old else None
         phase = "learning" if self.settings.candidates == 1 else f"candidate {number + 1}"
         pixels, labels = self._with_exemplars(*self.new_data(task), self.settings.repeat_exemplars)
-        self.train_on(pixels, labels, self._loss(teacher), learning, report, phase=phase)
+        self.train_on(pixels, labels, self._loss(teacher), learning, context, phase=phase)
         return _Run(self._accuracy(task), self.backbone, self.head)
 
     def _begin_path(self, candidate: int) -> None:

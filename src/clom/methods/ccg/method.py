@@ -20,7 +20,8 @@ from clom.data.memory import Memory
 from clom.data.stream import Task
 from clom.data.views import Augmentation, augment
 from clom.errors import UserError
-from clom.learning.loop import Batch, Plan, Report, fit, generator
+from clom.learning.context import TrainingContext
+from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection.hard_attention import Guard
 from clom.methods.ccg.gated_network import ConditionalResNetSettings, ConvSettings, TaskClassifier, make_conditional_net
@@ -94,7 +95,7 @@ class Ccg(Method):
             self.generators.append(Generator(self.settings.wgan, self.image_shape[0], self.image_shape[-1]))
         self.eval()
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         number, how = len(self.tasks) - 1, self.settings
         self._check_amounts(task)
         kernels = [(layer, kernel) for layer in self.net.layers() for kernel in layer.kernels()]
@@ -128,12 +129,12 @@ class Ccg(Method):
             state=state,
             task=number,
             after_step=restore,
-            report=report,
+            context=context,
         )
         self.eval()
         self._freeze(task)
         self._warn(task)
-        self._remember(task, report)
+        self._remember(task, context)
 
     def _check_amounts(self, task: Task) -> None:
         if min(len(task.train), self.settings.plan.batch) < 2:
@@ -195,14 +196,14 @@ class Ccg(Method):
                 stacklevel=4,
             )
 
-    def _remember(self, task: Task, report: Report) -> None:
+    def _remember(self, task: Task, context: TrainingContext) -> None:
         """Eq. 8: each of t tasks keeps `memory / t` random images; or a generator makes them anew (Eq. 9)."""
         number = len(self.tasks) - 1
         if self.settings.rehearsal == "generative":
             maker = self.generators[number]
             assert isinstance(maker, Generator)
             real = task.train.pixels.float() / 255
-            train_generator(maker, real, self.settings.wgan, self._random("generator"), number, report)
+            train_generator(maker, real, self.settings.wgan, self._random("generator"), number, context)
             return
         share = self.settings.memory // len(self.tasks)
         rows = torch.randperm(len(task.train), generator=self._random("memory"))[:share]

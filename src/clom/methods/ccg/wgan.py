@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from clom.errors import UserError
-from clom.learning.loop import Progress, Report
-from clom.learning.resume import steps
+from clom.learning.context import TrainingContext
+from clom.learning.progress import Progress
 from clom.settings import Positive, PositiveNumber, Settings
 
 
@@ -74,7 +74,12 @@ def gradient_penalty(critic: nn.Module, real: Tensor, fake: Tensor, randomness: 
 
 
 def train_generator(
-    generator: Generator, real: Tensor, settings: WganSettings, randomness: torch.Generator, task: int, report: Report
+    generator: Generator,
+    real: Tensor,
+    settings: WganSettings,
+    randomness: torch.Generator,
+    task: int,
+    context: TrainingContext,
 ) -> None:
     """Eq. 9: the critic's loss is E[D(fake)] - E[D(real)] + penalty, the generator's -E[D(fake)]."""
     critic = make_critic(settings, real.shape[1], real.shape[2])
@@ -84,7 +89,7 @@ def train_generator(
         images: Tensor = generator(torch.randn(settings.batch, settings.latent, generator=randomness))
         return images
 
-    for step in steps(settings.steps, report, critic, *optimisers, randomness):
+    for step in context.steps(settings.steps, critic, *optimisers, randomness):
         for _ in range(settings.critic_steps):
             rows = torch.randint(len(real), (settings.batch,), generator=randomness)
             with torch.no_grad():
@@ -92,7 +97,7 @@ def train_generator(
             penalty = settings.penalty * gradient_penalty(critic, real[rows], fake, randomness)
             _step(optimisers[1], critic(fake).mean() - critic(real[rows]).mean() + penalty)
         loss = _step(optimisers[0], -critic(fakes()).mean())
-        report(Progress(task, "generator", step + 1, settings.steps, 1, 1, loss))
+        context.report(Progress(task, "generator", step + 1, settings.steps, 1, 1, loss))
     generator.requires_grad_(False)
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from clom.data.stream import Task
 from clom.errors import UserError
 from clom.learning.calibration import Affine
-from clom.learning.loop import Report, generator, silent
-from clom.learning.resume import Checkpoints, Journal
+from clom.learning.context import TrainingContext
+from clom.learning.loop import generator
 from clom.methods.families.task_record import TaskRecord
 from clom.nets import NetSettings
 from clom.nets.data_parallel import broadcast_state
@@ -62,20 +62,20 @@ class Method(nn.Module, ABC):
         self.seed = seed
         self.tasks: list[LearnedTask] = []
 
-    def learn(self, task: Task, report: Report = silent, checkpoints: Checkpoints | None = None) -> Self:
+    def learn(self, task: Task, context: TrainingContext | None = None) -> Self:
         """Learn one more task. If that fails or is interrupted, the method is as it was before.
 
-        With `checkpoints` it goes on where an earlier, interrupted call with the same task was, and the result is that
-        of an unbroken call to the last bit.
+        If `context` has checkpoints, an interrupted call with the same task is resumed, and the result is bit-identical
+        to that of an uninterrupted one.
         """
         self._check(task)
         before = copy.deepcopy(self)
-        if checkpoints is not None:
-            report = Journal(self, report, checkpoints)
+        context = context or TrainingContext()
+        context.attach(self)
         try:
             with seeded(self.seed, "learn", len(self.tasks)):
                 self.open_task(LearnedTask(task.name, task.class_names))
-                self._learn(task, report)
+                self._learn(task, context)
             broadcast_state(self)
             self._check_numbers(task)
             self.zero_grad(set_to_none=True)  # gradients of finished tasks would be kept for ever
@@ -113,7 +113,7 @@ class Method(nn.Module, ABC):
         """Grow for `task`, the last of `self.tasks`."""
 
     @abstractmethod
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         """Train on the last of `self.tasks`, whose room was just made."""
 
     @abstractmethod

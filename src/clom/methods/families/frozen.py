@@ -21,8 +21,9 @@ from torch.nn import functional as F
 
 from clom.data.images import to_unit
 from clom.errors import UserError
-from clom.learning.loop import Progress, Report, silent
+from clom.learning.context import TrainingContext
 from clom.learning.nearest_mean import nearness
+from clom.learning.progress import Progress
 from clom.methods.families.base import Blocks, LearnedTask, Method, seeded, strongest
 from clom.nets import NetSettings
 from clom.nets.pretrained.efficientnet_lite import EfficientNetLite0, PretrainedSettings
@@ -88,13 +89,14 @@ class FrozenMethod(Method):
         return nearness(features, F.normalize(self.means[rows]).float())
 
     @torch.no_grad()
-    def embed(self, pixels: Tensor, report: Report = silent, batch: int = 64) -> Tensor:
+    def embed(self, pixels: Tensor, context: TrainingContext | None = None, batch: int = 64) -> Tensor:
         """The frozen features of images."""
         parts = torch.split(pixels, batch) if len(pixels) else ()
         features = [torch.empty(0, self.backbone.n_features)]
         for done, part in enumerate(parts, start=1):
             features.append(self.backbone(to_unit(part).contiguous(memory_format=torch.channels_last)))
-            report(Progress(len(self.tasks) - 1, "features", done, len(parts), 1, 1, float("nan")))
+            if context is not None:
+                context.report(Progress(len(self.tasks) - 1, "features", done, len(parts)))
         return torch.cat(features)
 
     def features(self, pixels: Tensor, task: int) -> Tensor:

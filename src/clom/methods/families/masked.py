@@ -15,9 +15,10 @@ from clom.data.stream import Task
 from clom.data.views import rotations, with_mirrored, without_mirrored
 from clom.errors import UserError
 from clom.learning.calibration import Affine, CalibrationSettings, fit_to_memory
+from clom.learning.context import TrainingContext
 from clom.learning.heads import DiscriminantHead
 from clom.learning.learners.base import Learner
-from clom.learning.loop import Report, generator
+from clom.learning.loop import generator
 from clom.learning.protection.base import Protection
 from clom.methods.families.base import Blocks, LearnedTask, Method
 from clom.nets import NetSettings
@@ -83,12 +84,12 @@ class MaskedMethod(Method):
         self.set_fitted(Affine.identity(len(self.tasks)))
         self.eval()
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         number = len(self.tasks) - 1
         self.requires_grad_(False)  # nothing of the old tasks, but the shared weights again
         for parameter in (*self.protection.weights(number), *self.protection.mask_parameters(number)):
             parameter.requires_grad_(True)
-        self.heads[number] = self.learner.learn(self.protection, number, task, self.seed, report)
+        self.heads[number] = self.learner.learn(self.protection, number, task, self.seed, context)
         self.protection.finish(number, self.heads[number])
         self.eval().requires_grad_(False)
         closed = self.protection.closed_groups(number)

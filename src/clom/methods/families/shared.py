@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import Augmentation, augment
-from clom.learning.loop import Batch, Plan, Report, fit, generator
+from clom.learning.context import State, TrainingContext
+from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
-from clom.learning.resume import State
 from clom.methods.families.base import Blocks, LearnedTask, Method, seeded
 from clom.nets import NetSettings
 from clom.nets.plain import Backbone, CosineHead, LinearHead
@@ -101,7 +101,7 @@ class SharedNetwork(Method):
         labels: Tensor,
         loss_of: LossOf,
         parameters: Sequence[nn.Parameter],
-        report: Report,
+        context: TrainingContext,
         *,
         how: SharedSettings | None = None,
         phase: str = "learning",
@@ -135,7 +135,7 @@ class SharedNetwork(Method):
             phase=phase,
             before_step=before_step,
             after_step=after_step,
-            report=report,
+            context=context,
         )
         self.eval()
 

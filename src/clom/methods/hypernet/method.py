@@ -17,7 +17,8 @@ from torch.optim import Optimizer
 from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import Augmentation, augment
-from clom.learning.loop import Batch, Plan, Report, fit, generator
+from clom.learning.context import TrainingContext
+from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.methods.families.base import Blocks, LearnedTask, Method, seeded
 from clom.methods.hypernet.targets import (
@@ -124,7 +125,7 @@ class HyperNet(Method):
         self.hypernetwork.make_room(n_weights(target))
         self.requires_grad_(False)
 
-    def _learn(self, task: Task, report: Report) -> None:
+    def _learn(self, task: Task, context: TrainingContext) -> None:
         how, number = self.settings.learning, len(self.tasks) - 1
         old = self.generated()[:number]  # W*_j = h(e_j; theta*), theta* being theta before this task
         vector = self.task_vectors[number].requires_grad_(True)  # those of old tasks are frozen
@@ -155,7 +156,7 @@ class HyperNet(Method):
             state=[randomness],
             task=number,
             before_step=hold_old_tasks,
-            report=report,
+            context=context,
         )
         self.requires_grad_(False)
 

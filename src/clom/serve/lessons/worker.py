@@ -36,7 +36,7 @@ def main() -> None:
 
 def learn(model: Path) -> None:
     """Teach the model what is kept beside it, then prove that the old tasks are as they were."""
-    from clom.learning.loop import Progress
+    from clom.learning.progress import Progress
     from clom.photos.teach import LessonPlan, Listener, teach
     from clom.serve.lessons.stored_images import Kept
     from clom.storage.verify import verify

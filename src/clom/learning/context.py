@@ -1,0 +1,151 @@
+"""What accompanies the training of one task: progress reports and checkpoints.
+
+Training is deterministic. A task that is started again from the state before it reaches the same phases with the same
+teachers, frozen weights and data. A snapshot therefore holds only what a phase changes: the method, the phase's own
+parts (optimiser, order of batches, networks outside the method) and random states. When the phase is reached again,
+these are restored and the code around it carries on. A finished phase is restored at its end and thus skipped.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from clom.errors import UserError
+from clom.learning.progress import OnProgress, Progress, ignore
+
+
+class Stateful(Protocol):
+    """Modules, optimisers, orders of batches."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
+
+
+State = Stateful | torch.Generator | Tensor
+"""Something that changes while a phase goes on."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """How things stood in one phase of a task after `step` of its `total` steps. Tensors, numbers and names only."""
+
+    phase: int
+    step: int
+    total: int
+    method: dict[str, Tensor]
+    parts: list[Any]
+    torch_randomness: Tensor
+
+
+class Checkpoints(ABC):
+    """Where the snapshots of one task are kept, and when one is taken."""
+
+    @abstractmethod
+    def latest(self, phase: int) -> Snapshot | None:
+        """The last good snapshot of a phase that an interrupted process left."""
+
+    @abstractmethod
+    def due(self) -> bool:
+        """Whether the present state should be kept."""
+
+    @abstractmethod
+    def save(self, snapshot: Snapshot) -> None:
+        """Keep it; at the latest with the next one that is due it is safe against whatever may happen."""
+
+    @abstractmethod
+    def stop_if_asked(self) -> None:
+        """Called at moments at which nothing is lost: raise if somebody wants the process to end."""
+
+
+class TrainingContext:
+    """Tells a display about progress and, with `checkpoints`, takes snapshots of every phase.
+
+    One context serves one task: `Method.learn` attaches it to the method whose state the snapshots hold.
+    """
+
+    def __init__(self, on_progress: OnProgress = ignore, checkpoints: Checkpoints | None = None) -> None:
+        self.on_progress, self.checkpoints = on_progress, checkpoints
+        self._method: nn.Module | None = None
+        self._phases = 0
+        self._between_steps = True
+
+    def attach(self, method: nn.Module) -> None:
+        """From now on `method` is what snapshots are taken of."""
+        self._method, self._phases = method, 0
+
+    def report(self, progress: Progress) -> None:
+        self.on_progress(progress)
+        if self.checkpoints is not None and self._between_steps:
+            self.checkpoints.stop_if_asked()
+
+    def steps(self, total: int, *parts: State) -> Iterator[int]:
+        """The steps of one phase: 0 to `total` - 1, or what is left of them after an interruption.
+
+        `parts` is all that the phase changes besides the method itself: optimisers, random generators, networks that
+        are not part of the method (yet).
+        """
+        if self.checkpoints is None or self._method is None:
+            return iter(range(total))
+        return self._recorded_steps(self.checkpoints, self._method, total, parts)
+
+    def _recorded_steps(
+        self, checkpoints: Checkpoints, method: nn.Module, total: int, parts: Sequence[State]
+    ) -> Iterator[int]:
+        phase, self._phases = self._phases, self._phases + 1
+        step = _restore(checkpoints.latest(phase), method, phase, total, parts)
+        while step < total:
+            self._between_steps = False
+            yield step
+            self._between_steps = True
+            step += 1
+            # The end of a phase is always kept: without it the phases after it could not be reached again.
+            if (step == total or checkpoints.due()) and _is_finite(method):
+                states = [_state_of(part) for part in parts]
+                checkpoints.save(Snapshot(phase, step, total, dict(method.state_dict()), states, torch.get_rng_state()))
+            checkpoints.stop_if_asked()
+
+
+def _restore(snapshot: Snapshot | None, method: nn.Module, phase: int, total: int, parts: Sequence[State]) -> int:
+    """Restore what an interrupted process left of this phase; how many steps it had done."""
+    if snapshot is None:
+        return 0
+    try:
+        if snapshot.total != total:
+            raise ValueError(f"the phase has {total} steps, not {snapshot.total}")
+        method.load_state_dict(snapshot.method)
+        for part, state in zip(parts, snapshot.parts, strict=True):
+            _load_state(part, state)
+    except (KeyError, TypeError, ValueError, RuntimeError) as problem:
+        raise UserError(
+            f"The checkpoint of phase {phase + 1} was made by another version of this program ({problem}). Remove "
+            "the folder 'checkpoints' of the run to restart its last task."
+        ) from problem
+    torch.set_rng_state(snapshot.torch_randomness)
+    return snapshot.step
+
+
+def _state_of(part: State) -> Any:
+    if isinstance(part, torch.Generator):
+        return part.get_state()
+    return part.detach() if isinstance(part, Tensor) else part.state_dict()
+
+
+@torch.no_grad()
+def _load_state(part: State, kept: Any) -> None:
+    if isinstance(part, torch.Generator):
+        part.set_state(kept)
+    elif isinstance(part, Tensor):
+        part.copy_(kept)
+    else:
+        part.load_state_dict(kept)
+
+
+def _is_finite(method: nn.Module) -> bool:
+    """A step can ruin the weights before any loss shows it: such a state is not worth keeping."""
+    return all(bool(torch.isfinite(parameter).all()) for parameter in method.parameters())
