@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     )
     from clom.estimator.classifier import ClomClassifier
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ClomClassifier",
     "Images",

@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from clom import __version__
+
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # glibc's malloc.h
 
 
@@ -65,8 +67,8 @@ def describe() -> dict[str, Any]:
     """Everything a reader of results needs to know about where they came from."""
     import torch
 
-    packages = {}
-    for name in ("clom", "torch", "numpy", "scikit-learn", "safetensors", "pillow"):
+    packages = {"clom": __version__}
+    for name in ("torch", "numpy", "scikit-learn", "safetensors", "pillow"):
         try:
             packages[name] = version(name)
         except PackageNotFoundError:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from clom import machine
+from clom import __version__, machine
 from clom.cli import COMMANDS, main
 from clom.cli.display import Display, duration
 from clom.data import catalog
@@ -119,7 +119,7 @@ def test_help_names_every_command(clom: Clom) -> None:
     outcome = clom("--help")
     assert outcome.code == 0
     assert all(name in outcome.out for name in COMMANDS)
-    assert clom("--version").out.strip()
+    assert clom("--version").out.strip() == __version__
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -6,10 +6,10 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from cyclopts import App, CycloptsError
 
+from clom import __version__
 from clom.errors import UserError
 from clom.launch import read_launch
 
@@ -41,15 +41,8 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-def _version() -> str:
-    try:
-        return version("clom")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 def make_app() -> App:
-    app = App(name="clom", help="Teach an image classifier new classes without forgetting.", version=_version)
+    app = App(name="clom", help="Teach an image classifier new classes without forgetting.", version=__version__)
     for name, purpose in COMMANDS.items():
         module = name.replace("-", "_")
         app.command(f"clom.cli.{module}:{module}_command", name=name, help=purpose)

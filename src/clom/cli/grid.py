@@ -12,6 +12,7 @@ from cyclopts.validators import Number
 from rich.console import Console
 
 from clom.errors import UserError
+from clom.extras import require
 
 if TYPE_CHECKING:
     from clom.experiments.grid import Cell
@@ -45,7 +46,7 @@ def grid_command(
     threads
         Threads of each run; by default its share of the cores.
     cluster
-        Hand the open runs to SLURM through submitit (clom[slurm]), or to submitit's local executor.
+        Hand the open runs to SLURM through the package submitit, or to submitit's local executor.
     dry_run
         Only show the list.
     """
@@ -108,10 +109,9 @@ def _record(finished: list[Cell], ledger: Path | None) -> None:
 
 def _submit(console: Console, remaining: list[Cell], data: Path | None, out: Path, cluster: str) -> None:
     """One job per run; the ledger is filled by calling the command again when they are done."""
-    try:
-        from submitit import AutoExecutor
-    except ImportError:
-        raise UserError("Clusters need the extra packages of clom[slurm]: pip install 'clom[slurm]'.") from None
+    require("slurm", "--cluster")
+    from submitit import AutoExecutor
+
     executor = AutoExecutor(folder=out / "jobs", cluster=cluster)
     executor.update_parameters(name="clom", timeout_min=24 * 60, cpus_per_task=2)
     with executor.batch():

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from clom.cli.learn import say
 from clom.errors import UserError
+from clom.extras import require
 
 if TYPE_CHECKING:
     from clom.serve.security import Access
@@ -60,13 +61,11 @@ def serve_command(
     niceness
         How far learning stands back behind answers and other programs, from 0 to 19.
     """
-    try:
-        import uvicorn
+    require("serve", "clom serve")
+    import uvicorn
 
-        from clom.serve.app import make_app
-    except ModuleNotFoundError as problem:
-        raise UserError(f"The page needs the package {problem.name}: pip install 'clom[serve]'") from None
     from clom import machine
+    from clom.serve.app import make_app
     from clom.serve.security import Access
     from clom.serve.service import Service
 

