@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clom.api import (
+        DataSet,
         Images,
         Method,
         Stream,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         load_model,
         load_stream,
         make_method,
+        register_dataset,
         save_model,
         split,
     )
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ClomClassifier",
+    "DataSet",
     "Images",
     "Method",
     "Stream",
@@ -42,6 +45,7 @@ __all__ = [
     "load_model",
     "load_stream",
     "make_method",
+    "register_dataset",
     "save_model",
     "split",
 ]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clom.data.images import Images
+from clom.data.catalog import register_dataset
+from clom.data.images import DataSet, Images
 from clom.data.stream import Stream, Task, split
 from clom.evaluation.metrics import Evaluation
 from clom.evaluation.metrics import evaluate as evaluate_scores
@@ -17,6 +18,7 @@ from clom.methods.families.base import Method
 from clom.storage import model_file as store
 
 __all__ = [
+    "DataSet",
     "Images",
     "Method",
     "Stream",
@@ -25,6 +27,7 @@ __all__ = [
     "load_model",
     "load_stream",
     "make_method",
+    "register_dataset",
     "save_model",
     "split",
 ]

@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 import torch
 
-from clom.data import catalog, formats
-from clom.data.images import Images
+from clom.data import catalog, formats, published_sets
+from clom.data.images import DataSet, Images
 from clom.data.stream import split
 from clom.errors import DataError, UserError
 
@@ -187,6 +187,81 @@ def test_incomplete_folder_says_what_is_missing(tmp_path: Path) -> None:
         catalog.load("mnist", tmp_path, download=False)
 
 
+# --- sets that people bring ---
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it."""
+    monkeypatch.setattr(catalog.SETS, "_entries", dict(catalog.SETS._entries))
+
+
+def two_birds(name: str = "any") -> DataSet:
+    images = Images(torch.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).to(torch.uint8), torch.tensor([0, 1]))
+    return DataSet(name, ("robin", "wren"), images, images)
+
+
+@pytest.mark.usefixtures("registered")
+def test_registered_function_is_a_data_set_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path | None] = []
+
+    @catalog.register_dataset("birds")
+    def birds(folder: Path | None) -> DataSet:
+        asked.append(folder)
+        return two_birds()
+
+    assert catalog.names()[-1] == "birds"
+    assert catalog.available("birds")
+    assert catalog.load("birds").name == "birds"
+    catalog.load("birds", tmp_path)
+    monkeypatch.setenv("CLOM_DATA", str(tmp_path / "env"))
+    catalog.load("birds")
+    assert asked == [None, tmp_path, tmp_path / "env"]
+    assert birds(None).class_names == ("robin", "wren"), "the decorator returns the function"
+    with pytest.raises(UserError, match=r"no data set 'bird'\. Did you mean 'birds'"):
+        catalog.load("bird")
+
+
+@pytest.mark.usefixtures("registered")
+def test_function_may_have_no_arguments_and_live_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "my_sets.py"
+    file.write_text(
+        "import torch\n"
+        "from clom.data.images import DataSet, Images\n"
+        "def bees():\n"
+        "    images = Images(torch.zeros(1, 1, 8, 8, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))\n"
+        "    return DataSet('x', ('bee',), images, images)\n"
+    )
+    assert catalog.SETS.named(f"{file}:bees") == "bees"
+    assert catalog.load("bees").class_names == ("bee",)
+    assert catalog.SETS.entry("bees").origin == f"file {file}"
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_no_data_set_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"There is a data set 'mnist' already \(built in\)"):
+        catalog.register_dataset("mnist")(two_birds)
+    with pytest.raises(UserError, match=r"function that returns a clom.DataSet, not 7"):
+        catalog.register_dataset("seven")(7)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"takes one argument, the folder with the data sets, or none"):
+        catalog.register_dataset("pair")(lambda one, two: two_birds())
+
+    @catalog.register_dataset("list")
+    def listed() -> DataSet:
+        return [1, 2]  # type: ignore[return-value]
+
+    @catalog.register_dataset("broken")
+    def broken() -> DataSet:
+        return DataSet("broken", ("robin",), two_birds().train, two_birds().test)
+
+    with pytest.raises(UserError, match=r"'list' \(module .*\) must be a clom.DataSet, but .* returned \[1, 2\]"):
+        catalog.load("list")
+    with pytest.raises(
+        UserError, match=r"'broken' \(module .*\) could not be made: ValueError: labels must be from 0 to 0"
+    ):
+        catalog.load("broken")
+
+
 # --- downloads, from a server of our own ---
 
 
@@ -212,9 +287,11 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path,
 
 def serve_from(monkeypatch: pytest.MonkeyPatch, name: str, address: str, files: dict[str, bytes]) -> None:
     downloads = tuple(
-        catalog._Download(address + file, hashlib.md5(content).hexdigest()) for file, content in files.items()
+        published_sets.Download(address + file, hashlib.md5(content).hexdigest()) for file, content in files.items()
     )
-    monkeypatch.setitem(catalog._ENTRIES, name, dataclasses.replace(catalog._ENTRIES[name], downloads=downloads))
+    constant = name.upper().replace("-", "_")
+    entry = getattr(published_sets, constant)
+    monkeypatch.setattr(published_sets, constant, dataclasses.replace(entry, downloads=downloads))
 
 
 def tar_of(files: dict[str, bytes]) -> bytes:

@@ -1,83 +1,108 @@
-"""Data sets by name: found in a local folder, or else downloaded, checked against the published md5 and unpacked."""
+"""Data sets by name: published ones, and those that a program, a package or a file of a person's own brings.
+
+A published set is found in a local folder, or else downloaded, checked against its md5 and unpacked. Any other is a
+function that returns a `DataSet`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from clom.data import formats
-from clom.data.images import DataSet, Images
-from clom.errors import DataError, unknown
+from clom.data.images import DataSet
+from clom.data.published_sets import PublishedSet
+from clom.errors import DataError, UserError, shorten
+from clom.plugins import Registry
 
-
-@dataclass(frozen=True)
-class _Download:
-    """A file on the web and its md5: an archive is unpacked, anything else belongs into the set's folder."""
-
-    url: str
-    md5: str
-
-    @property
-    def file(self) -> str:
-        return self.url.rpartition("/")[2]
-
-    @property
-    def is_archive(self) -> bool:
-        return self.file.endswith((".tar.gz", ".zip"))
+Maker = Callable[..., DataSet]
+"""A function of the folder that the user gave for data sets (`Path | None`), or of nothing."""
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A set: the folder and files that it consists of, how to read them, and where the world keeps them."""
+def _check(thing: Any) -> None:
+    if isinstance(thing, PublishedSet):
+        return
+    if not callable(thing) or inspect.isclass(thing):
+        raise UserError(f"A data set is a function that returns a clom.DataSet, not {shorten(repr(thing))}.")
+    if _required_arguments(thing) > 1:
+        raise UserError(
+            f"The function {getattr(thing, '__name__', thing)} of a data set takes one argument, the folder with the "
+            "data sets, or none."
+        )
 
-    folder: str
-    files: tuple[str, ...]
-    read: Callable[[Path], DataSet]
-    downloads: tuple[_Download, ...] = ()
 
-    def missing(self, place: Path) -> list[str]:
-        return [name for name in self.files if _find(place / self.folder, name) is None]
+SETS: Registry[PublishedSet | Maker] = Registry(
+    "data set",
+    "clom.datasets",
+    {
+        "digits": "clom.data.formats:read_digits",
+        "mnist": "clom.data.published_sets:MNIST",
+        "fashion-mnist": "clom.data.published_sets:FASHION_MNIST",
+        "kmnist": "clom.data.published_sets:KMNIST",
+        "notmnist": "clom.data.published_sets:NOTMNIST",
+        "cifar10": "clom.data.published_sets:CIFAR10",
+        "cifar100": "clom.data.published_sets:CIFAR100",
+        "tiny-imagenet": "clom.data.published_sets:TINY_IMAGENET",
+        "svhn": "clom.data.published_sets:SVHN",
+    },
+    _check,
+)
 
 
 # --- what the rest of the package uses ------------------------------------------------------------------------------
 
 
+def register_dataset(name: str) -> Callable[[Maker], Maker]:
+    """A decorator: `data: {set: NAME}` in an experiment stands for what the decorated function returns.
+
+    The function takes the folder that the user gave for data sets (`Path | None`), or nothing, and returns a `DataSet`.
+    """
+
+    def decorate(maker: Maker) -> Maker:
+        SETS.register(name)(maker)
+        return maker
+
+    return decorate
+
+
 def names() -> list[str]:
     """Every data set that `load` knows."""
-    return ["digits", *_ENTRIES]
+    return SETS.names()
 
 
 def load(name: str, folder: Path | None = None, download: bool = True) -> DataSet:
-    """The data set `name` from the first place that has it, downloaded into the cache where none does."""
-    if name == "digits":
-        return formats.read_digits()
-    entry = _entry(name)
+    """The data set `name`; a published one from the first place that has it, downloaded into the cache if none does."""
+    found = SETS.get(name)
+    if not isinstance(found, PublishedSet):
+        return _made(name, found, folder)
     for place in search_path(folder):
-        if not entry.missing(place):
-            return entry.read(place / entry.folder)
-    if not download or not entry.downloads:
-        raise _absent(name, entry, folder)
-    return entry.read(_fetch(name, entry, folder))
+        if not found.missing(place):
+            return found.read(place / found.folder)
+    if not download or not found.downloads:
+        raise _absent(name, found, folder)
+    return found.read(_fetch(name, found, folder))
 
 
 def available(name: str, folder: Path | None = None) -> bool:
-    """Whether `load` would find the files here; looks at names only."""
-    if name == "digits":
-        return True
-    entry = _entry(name)
-    return any(not entry.missing(place) for place in search_path(folder))
+    """Whether `load` would find the files of a published set here, by their names; any other set is taken to be."""
+    found = SETS.get(name)
+    return not isinstance(found, PublishedSet) or any(not found.missing(place) for place in search_path(folder))
 
 
 def search_path(folder: Path | None = None) -> list[Path]:
     """The places looked at, in order: the given folder, the one in `CLOM_DATA`, the cache of this machine."""
-    places = [Path(given).expanduser() for given in (folder, os.environ.get("CLOM_DATA")) if given]
-    return list(dict.fromkeys([*places, cache_folder()]))
+    return list(dict.fromkeys([*_given(folder), cache_folder()]))
+
+
+def _given(folder: Path | None) -> list[Path]:
+    return [Path(place).expanduser() for place in (folder, os.environ.get("CLOM_DATA")) if place]
 
 
 def cache_folder() -> Path:
@@ -87,19 +112,34 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("clom"))
 
 
-def _entry(name: str) -> _Entry:
-    if name not in _ENTRIES:
-        raise unknown("data set", name, names())
-    return _ENTRIES[name]
+def _made(name: str, maker: Maker, folder: Path | None) -> DataSet:
+    """What a function of somebody's own returns, under the name that it was asked for by."""
+    whose = f"The data set '{name}' ({SETS.entry(name).origin})"
+    given = next(iter(_given(folder)), None)
+    try:
+        found = maker(given) if _takes_folder(maker) else maker()
+    except UserError:
+        raise
+    except Exception as problem:
+        why = shorten(" ".join(str(problem).split()), 300)
+        raise UserError(f"{whose} could not be made: {type(problem).__name__}: {why}") from problem
+    if not isinstance(found, DataSet):
+        raise UserError(f"{whose} must be a clom.DataSet, but its function returned {shorten(repr(found))}.")
+    return replace(found, name=name)
 
 
-def _find(folder: Path, name: str) -> Path | None:
-    """The file or folder of that name; a gzipped file may also lie there unzipped."""
-    candidates = (folder / name, folder / name.removesuffix(".gz"))
-    return next((path for path in candidates if path.exists()), None)
+def _takes_folder(maker: Maker) -> bool:
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return any(parameter.kind not in kinds for parameter in inspect.signature(maker).parameters.values())
 
 
-def _absent(name: str, entry: _Entry, folder: Path | None, why: str = "") -> DataError:
+def _required_arguments(maker: Maker) -> int:
+    parameters = inspect.signature(maker).parameters.values()
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return sum(parameter.default is parameter.empty and parameter.kind not in variable for parameter in parameters)
+
+
+def _absent(name: str, entry: PublishedSet, folder: Path | None, why: str = "") -> DataError:
     """The one sentence that says what was looked for and which files go where."""
     places = search_path(folder)
     looked = ", ".join(
@@ -113,7 +153,7 @@ def _absent(name: str, entry: _Entry, folder: Path | None, why: str = "") -> Dat
 # --- downloads ------------------------------------------------------------------------------------------------------
 
 
-def _fetch(name: str, entry: _Entry, folder: Path | None) -> Path:
+def _fetch(name: str, entry: PublishedSet, folder: Path | None) -> Path:
     """Downloads into the cache and returns the set's folder there."""
     import pooch
 
@@ -173,116 +213,3 @@ def _unpack_zip(archive: Path, target: Path) -> None:
             if not (root / name).resolve().is_relative_to(root):
                 raise DataError(f"{archive}: expected names inside the archive's folder, found '{name}'.")
         packed.extractall(root)
-
-
-# --- the sets -------------------------------------------------------------------------------------------------------
-
-
-def _idx_pair(part: str) -> tuple[str, str]:
-    return f"{part}-images-idx3-ubyte.gz", f"{part}-labels-idx1-ubyte.gz"
-
-
-def _read_idx_part(folder: Path, part: str, n_classes: int) -> Images:
-    images, labels = (_find(folder, name) or folder / name for name in _idx_pair(part))
-    return formats.read_idx_images(images, labels, n_classes)
-
-
-def _idx_reader(name: str, class_names: Sequence[str]) -> Callable[[Path], DataSet]:
-    """A reader for a set in MNIST's layout; one that only tests (for OOD) may come without its training files."""
-
-    def read(folder: Path) -> DataSet:
-        test = _read_idx_part(folder, "t10k", len(class_names))
-        trains = any(_find(folder, file) for file in _idx_pair("train"))
-        train = _read_idx_part(folder, "train", len(class_names)) if trains else _none_like(test)
-        return DataSet(name, tuple(class_names), train, test)
-
-    return read
-
-
-def _none_like(images: Images) -> Images:
-    return Images(images.pixels[:0], images.labels[:0])
-
-
-def _read_cifar(paths: Sequence[Path], label_key: str, n_classes: int) -> Images:
-    batches = [(path, *formats.read_cifar_batch(path, label_key)) for path in paths]
-    return Images.join([formats.as_images(path, pixels, labels, n_classes) for path, pixels, labels in batches])
-
-
-_CIFAR10_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
-_CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-
-
-def _read_cifar10(folder: Path) -> DataSet:
-    meta = folder / "batches.meta"
-    class_names = formats.read_cifar_names(meta, "label_names") if meta.is_file() else _CIFAR10_NAMES
-    train = _read_cifar([folder / name for name in _CIFAR10_TRAIN], "labels", len(class_names))
-    return DataSet("cifar10", class_names, train, _read_cifar([folder / "test_batch"], "labels", len(class_names)))
-
-
-def _read_cifar100(folder: Path) -> DataSet:
-    class_names = formats.read_cifar_names(folder / "meta", "fine_label_names")
-    train, test = (_read_cifar([folder / part], "fine_labels", len(class_names)) for part in ("train", "test"))
-    return DataSet("cifar100", class_names, train, test)
-
-
-def _read_tiny(folder: Path) -> DataSet:
-    train, test, class_names = formats.read_tiny_imagenet(folder)
-    return DataSet("tiny-imagenet", class_names, train, test)
-
-
-_SVHN_FILE = "test_2000.npz"
-_DIGIT_NAMES = tuple("0123456789")
-
-
-def _read_svhn(folder: Path) -> DataSet:
-    test = formats.read_npz_images(folder / _SVHN_FILE, len(_DIGIT_NAMES))
-    return DataSet("svhn", _DIGIT_NAMES, _none_like(test), test)
-
-
-_MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
-_MNIST_MD5 = {
-    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-}
-_FASHION_NAMES = (
-    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
-    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-)
-
-_ENTRIES = {
-    "mnist": _Entry(
-        "MNIST/raw",
-        (*_idx_pair("train"), *_idx_pair("t10k")),
-        _idx_reader("mnist", _DIGIT_NAMES),
-        tuple(_Download(_MNIST_URL + file, md5) for file, md5 in _MNIST_MD5.items()),
-    ),
-    "fashion-mnist": _Entry("FashionMNIST/raw", _idx_pair("t10k"), _idx_reader("fashion-mnist", _FASHION_NAMES)),
-    "kmnist": _Entry(
-        "KMNIST/raw",
-        _idx_pair("t10k"),
-        _idx_reader("kmnist", ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")),
-    ),
-    "notmnist": _Entry("notMNIST/raw", _idx_pair("t10k"), _idx_reader("notmnist", tuple("ABCDEFGHIJ"))),
-    "cifar10": _Entry(
-        "cifar-10-batches-py",
-        (*_CIFAR10_TRAIN, "test_batch"),
-        _read_cifar10,
-        (_Download(_CIFAR_URL + "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
-    ),
-    "cifar100": _Entry(
-        "cifar-100-python",
-        ("train", "test", "meta"),
-        _read_cifar100,
-        (_Download(_CIFAR_URL + "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
-    ),
-    "tiny-imagenet": _Entry(
-        "tiny-imagenet-200",
-        ("train", "val/images", "val/val_annotations.txt"),
-        _read_tiny,
-        (_Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
-    ),
-    "svhn": _Entry("SVHN", (_SVHN_FILE,), _read_svhn),
-}

@@ -45,6 +45,18 @@ class DataSet:
     train: Images
     test: Images
 
+    def __post_init__(self) -> None:
+        if len(set(self.class_names)) != len(self.class_names):
+            raise ValueError(f"two classes of {self.name} have the same name")
+        if self.train.pixels.shape[1:] != self.test.pixels.shape[1:]:
+            shapes = [list(images.pixels.shape[1:]) for images in (self.train, self.test)]
+            raise ValueError(f"training and test images must have one shape, got {shapes[0]} and {shapes[1]}")
+        for images in (self.train, self.test):
+            if len(images) and not 0 <= int(images.labels.min()) <= int(images.labels.max()) < len(self.class_names):
+                raise ValueError(
+                    f"labels must be from 0 to {len(self.class_names) - 1}, one number for each class name"
+                )
+
 
 def to_unit(pixels: Tensor) -> Tensor:
     """uint8 pixels as float32 in [0, 1], one channel repeated to three: what every network takes.
