@@ -11,6 +11,7 @@ import torch
 from clom.data.formats import read_digits
 from clom.data.images import DataSet
 from clom.data.stream import Stream, split
+from clom.ood.registry import PREDICTORS, SCORES
 
 if (_worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
     # A core for each worker and whatever it starts: threads that wait for one another on a busy core take for ever.
@@ -25,6 +26,13 @@ def untuned() -> Iterator[None]:
     torch.set_flush_denormal(False)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def same_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone afterwards."""
+    for registry in (SCORES, PREDICTORS):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.fixture(scope="session")

@@ -15,12 +15,18 @@ from clom.evaluation.scorebook import Scorebook
 from clom.experiments.catalogue import image_shape_of
 from clom.experiments.config import resolve
 from clom.methods.families.base import Method
+from clom.ood.predictors import Predictor
+from clom.ood.registry import PREDICTORS, SCORES
+from clom.ood.scores import Outputs, Score
 from clom.storage import model_file as store
 
 __all__ = [
     "DataSet",
     "Images",
     "Method",
+    "Outputs",
+    "Predictor",
+    "Score",
     "Stream",
     "Task",
     "evaluate",
@@ -28,9 +34,14 @@ __all__ = [
     "load_stream",
     "make_method",
     "register_dataset",
+    "register_predictor",
+    "register_score",
     "save_model",
     "split",
 ]
+
+register_score = SCORES.register
+register_predictor = PREDICTORS.register
 
 
 def load_stream(experiment: str, budget: str = "cpu", seed: int = 0, data: str | Path | None = None) -> Stream:

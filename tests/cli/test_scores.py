@@ -14,7 +14,7 @@ from clom.cli import main
 from clom.cli.scores import closing_lines, external_table, tasks_table
 from clom.data import catalog
 from clom.evaluation.metrics import Rejection
-from clom.evaluation.rules import Outcome
+from clom.evaluation.task_prediction import Outcome
 from clom.experiments.analysis.ood_scores import ScoreResult, ScoresReport
 from clom.experiments.run import RunResult
 from clom.reporting.figures import run_overview as figures
@@ -72,6 +72,11 @@ def test_the_closing_lines_say_what_was_chosen_how_and_what_is_missing() -> None
     assert "left out: notmnist" in text
     assert "at most 5 percent" in text
     assert "Note" not in text
+    lacking = dataclasses.replace(report(), left_out={"ViM": ["features", "linear_head"], "kNN": ["features"]})
+    assert (
+        "Scores left out: clom does not offer what they need: ViM (needs features for each task and a linear head on "
+        "its features), kNN (needs features for each task)." in closing_lines(lacking)
+    )
     other = "\n".join(closing_lines(dataclasses.replace(report(), missing=[], exact_memory=False)))
     assert "left out" not in other
     assert "Note: this method's old tasks change" in other
@@ -110,6 +115,13 @@ def test_from_a_run_to_its_scores(
     stored = json.loads((tmp_path / "here" / "scores.json").read_text())
     assert stored["best"] in out
     assert stored["scores"]["MSP"]["rejection"]["wanted"] == 0.1
+    (tmp_path / "own.py").write_text(
+        "import clom\nclass Own(clom.Score):\n    def __call__(self, outputs): return outputs.block[:, 0]\n"
+    )
+    assert exit_code("scores", "here", "--score", "msp", "--score", "own.py:Own") == 0
+    assert list(json.loads((tmp_path / "here" / "scores.json").read_text())["scores"]) == ["MSP", "own"]
+    assert exit_code("scores", "here", "--score", "own.py:Mine") == 2
+    assert "Own" in capsys.readouterr().err
     for wrong, told in (("kmnst", "kmnist"), ("digits", "learned")):
         assert exit_code("scores", "here", "--external", wrong) == 2
         assert told in capsys.readouterr().err

@@ -40,11 +40,11 @@ def test_is_hat_but_for_the_scores(tiny_stream: Stream) -> None:
     pixels = tiny_stream.tests[0].pixels
     for task in range(2):
         assert all(torch.equal(a, b) for a, b in zip(method.linear_head(task), hat.linear_head(task), strict=True))
-        torch.testing.assert_close(method.logits(to_unit(pixels), task), hat.block(pixels, task))
-        by_hand = odin_block(partial(hat.logits, task=task), to_unit(pixels), 1000.0, 0.02)
+        torch.testing.assert_close(method.task_logits(to_unit(pixels), task), hat.block(pixels, task))
+        by_hand = odin_block(partial(hat.task_logits, task=task), to_unit(pixels), 1000.0, 0.02)
         torch.testing.assert_close(method.block(pixels, task), by_hand)
         # Without a step a large temperature only takes the mean away.
-        still = odin_block(partial(hat.logits, task=task), to_unit(pixels), 1e6, 0.0)
+        still = odin_block(partial(hat.task_logits, task=task), to_unit(pixels), 1e6, 0.0)
         plain = hat.block(pixels, task)
         torch.testing.assert_close(still, plain - plain.mean(1, keepdim=True), rtol=1e-3, atol=1e-4)
         # The step makes an image look more like what it is taken for.

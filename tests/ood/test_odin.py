@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from clom.errors import UserError
 from clom.ood.odin import ODIN, odin_block, odin_score, perturbed
 from clom.ood.scores import Outputs
 
@@ -128,5 +129,5 @@ def test_under_no_grad_and_with_an_empty_batch() -> None:
 def test_score_object_takes_the_block_it_is_given() -> None:
     block = torch.tensor([[1.0, 3.0], [2.0, 0.0]])
     assert ODIN()(Outputs(-block, odin=block)).tolist() == [3.0, 2.0]
-    with pytest.raises(ValueError, match="network"):
+    with pytest.raises(UserError, match="differentiated"):
         ODIN()(Outputs(block))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from clom.errors import UserError
 from clom.evaluation.metrics import auc_grid
 from clom.ood.scores import (
     GEN,
@@ -71,39 +72,39 @@ def test_relative_mahalanobis() -> None:
 
 
 HEAD = torch.tensor([[1.0, -0.5], [-1.0, 0.25]]), torch.tensor([0.5, -0.25])
-OVER_FEATURES: list[Callable[[Tensor, Tensor], Score]] = [
-    lambda weight, bias: Mahalanobis(),
-    lambda weight, bias: RelativeMahalanobis(),
-    lambda weight, bias: KNN(k=1),
-    lambda weight, bias: ViM(weight, bias),
-    lambda weight, bias: ReAct(weight, bias),
-]
+OVER_FEATURES: list[Callable[[], Score]] = [Mahalanobis, RelativeMahalanobis, lambda: KNN(k=1), ViM, ReAct]
 
 
 @pytest.mark.parametrize("make", OVER_FEATURES)
-def test_closed_features_change_nothing(make: Callable[[Tensor, Tensor], Score]) -> None:
+def test_closed_features_change_nothing(make: Callable[[], Score]) -> None:
     """Heads of closed units may hold anything: they are never read."""
     weight, bias = HEAD
-    block = torch.zeros(3, 2)
-    own = Outputs(TRAIN @ weight.T + bias, TRAIN, OWN.labels)
-    plain = make(weight, bias).fit(own)(Outputs(block, QUERIES))
-    padded = Outputs(own.block, torch.nn.functional.pad(TRAIN, (2, 3)), OWN.labels)
-    wide_weight = torch.nn.functional.pad(weight, (2, 3), value=8.0)
-    wide = make(wide_weight, bias).fit(padded)(Outputs(block, torch.nn.functional.pad(QUERIES, (2, 3))))
-    torch.testing.assert_close(plain, wide)
+
+    def padded(values: Tensor, value: float = 0.0) -> Tensor:
+        return torch.nn.functional.pad(values, (2, 3), value=value)
+
+    block, own_block = torch.zeros(3, 2), TRAIN @ weight.T + bias
+    plain = make().fit(Outputs(own_block, TRAIN, OWN.labels, linear_head=HEAD))
+    wide_head = padded(weight, 8.0), bias
+    wide = make().fit(Outputs(own_block, padded(TRAIN), OWN.labels, linear_head=wide_head))
+    torch.testing.assert_close(
+        plain(Outputs(block, QUERIES, linear_head=HEAD)), wide(Outputs(block, padded(QUERIES), linear_head=wide_head))
+    )
 
 
 @pytest.mark.parametrize("make", OVER_FEATURES)
-def test_a_task_without_any_open_feature_says_the_same_of_everything(make: Callable[[Tensor, Tensor], Score]) -> None:
+def test_a_task_without_any_open_feature_says_the_same_of_everything(make: Callable[[], Score]) -> None:
     none = torch.zeros(8, 2)
-    score = make(*HEAD).fit(Outputs(none, none, OWN.labels))(Outputs(torch.zeros(3, 2), torch.zeros(3, 2)))
+    fitted = make().fit(Outputs(none, none, OWN.labels, linear_head=HEAD))
+    score = fitted(Outputs(torch.zeros(3, 2), torch.zeros(3, 2), linear_head=HEAD))
     assert torch.isfinite(score).all()
     assert len(torch.unique(score)) == 1
 
 
 def test_vim_with_more_features_than_images_keeps_a_residual() -> None:
     features = torch.randn(10, 40, generator=torch.Generator().manual_seed(0))
-    score = ViM(torch.ones(2, 40), torch.zeros(2)).fit(Outputs(torch.ones(10, 2), features))
+    head = torch.ones(2, 40), torch.zeros(2)
+    score = ViM().fit(Outputs(torch.ones(10, 2), features, linear_head=head))
     assert score.outside_.shape == (40, 35)
     assert 0 < score.alpha_ < 10
 
@@ -120,7 +121,7 @@ def test_vim_punishes_what_lies_off_the_principal_plane() -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(200, 3, generator=generator) * torch.tensor([3.0, 2.0, 0.01])
     weight, bias = torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]), torch.zeros(2)
-    score = ViM(weight, bias, dimensions=2).fit(Outputs(features @ weight.T, features))
+    score = ViM(dimensions=2).fit(Outputs(features @ weight.T, features, linear_head=(weight, bias)))
     on, off = torch.tensor([[3.0, 0, 0]]), torch.tensor([[3.0, 0, 1.0]])
     energy = Energy()(Outputs(on @ weight.T)).item()
     assert Energy()(Outputs(off @ weight.T)).item() == pytest.approx(energy)
@@ -132,11 +133,12 @@ def test_vim_punishes_what_lies_off_the_principal_plane() -> None:
 def test_react_is_the_energy_of_clipped_features() -> None:
     weight, bias = torch.tensor([[1.0, 2.0], [0.5, -1.0]]), torch.tensor([0.1, 0.2])
     features = torch.arange(20.0).view(10, 2) / 10
-    score = ReAct(weight, bias, percentile=0.5).fit(Outputs(torch.zeros(10, 2), features))
+    score = ReAct(percentile=0.5).fit(Outputs(torch.zeros(10, 2), features))
     assert score.limit_ == pytest.approx(0.95)
     query = torch.tensor([[0.5, 1.9]])
     by_hand = torch.logsumexp(torch.tensor([[0.5 + 2 * 0.95 + 0.1, 0.25 - 0.95 + 0.2]]), 1)
-    assert score(Outputs(torch.zeros(1, 2), query)).item() == pytest.approx(by_hand.item(), abs=1e-6)
+    outputs = Outputs(torch.zeros(1, 2), query, linear_head=(weight, bias))
+    assert score(outputs).item() == pytest.approx(by_hand.item(), abs=1e-6)
 
 
 def test_scaling_changes_msp_but_not_max_logit() -> None:
@@ -152,6 +154,10 @@ def test_scaling_changes_msp_but_not_max_logit() -> None:
     assert auc(MSP(), 0.2) != pytest.approx(auc(MSP(), 5), abs=1e-3)
 
 
-def test_missing_features_are_told() -> None:
-    with pytest.raises(ValueError, match="features"):
+def test_undeclared_needs_are_told() -> None:
+    with pytest.raises(UserError, match=r"features for each task.*needs = \('features',\)"):
         Mahalanobis().fit(LOGITS)
+    with pytest.raises(UserError, match="linear_head"):
+        ReAct().fit(OWN)(OWN)
+    with pytest.raises(UserError, match="labels"):
+        Mahalanobis().fit(OWN.only(["features"]))

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from clom.ood.registry import PREDICTORS
+
 if TYPE_CHECKING:
     from clom.experiments.analysis.ood_scores import ScoreResult, ScoresReport
 
@@ -21,12 +23,14 @@ def scores_command(
     *,
     data: Path | None = None,
     external: str | None = None,
+    score: Annotated[tuple[str, ...], Parameter(name="--score", negative=())] = (),
+    predictor: Annotated[tuple[str, ...], Parameter(name="--predictor", negative=())] = (),
     rejection: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] = 0.05,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> None:
     """Compare OOD scores on a finished run: which tells its tasks, and images of none of them, apart best.
 
-    Nothing is learned. What the networks say is kept in the run's folder, so a second call is quick.
+    Nothing is learned. Outputs of the networks are kept in the run's folder, so a second call is quick.
 
     Parameters
     ----------
@@ -36,6 +40,11 @@ def scores_command(
         Folder with the data sets; otherwise CLOM_DATA or the download cache.
     external
         Other data sets whose images belong to no task, for example kmnist,notmnist; by default the experiment's.
+    score
+        Compare only this score, for example msp, or add one of your own: my_file.py:Mine, package.module:Mine. May be
+        repeated; `clom list scores` shows all names.
+    predictor
+        Add a task predictor of your own: my_file.py:Mine, package.module:Mine. May be repeated.
     rejection
         Share of own images that may be rejected as unknown; the threshold is set on validation images.
     threads
@@ -48,9 +57,15 @@ def scores_command(
     machine.tune_process(threads)
     names = None if external is None else [name.strip() for name in external.split(",") if name.strip()]
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        line = bar.add_task("asking the task models", total=None)
+        line = bar.add_task("running the task models", total=None)
         report = score_run(
-            run, data, names, rejection, lambda done, total: bar.update(line, completed=done, total=total)
+            run,
+            data,
+            names,
+            rejection,
+            lambda done, total: bar.update(line, completed=done, total=total),
+            score,
+            predictor,
         )
     for table in (tasks_table(report), external_table(report)):
         table.padding = (0, 1 if console.width >= 100 else 0)
@@ -68,8 +83,8 @@ Column = tuple[str, Figure, Callable[[list[float]], float] | None]
 def tasks_table(report: ScoresReport) -> Table:
     """The learned tasks against one another."""
 
-    def of_rule(rule: str, figure: str) -> Figure:
-        return lambda score: float(getattr(score.rules[rule], figure))
+    def of_predictor(name: str, figure: str) -> Figure:
+        return lambda score: float(getattr(score.rules[name], figure))
 
     columns: list[Column] = [
         ("AUC\nvalid.", lambda score: score.auc_validation, max),
@@ -77,9 +92,10 @@ def tasks_table(report: ScoresReport) -> Table:
         ("FPR95", lambda score: score.fpr95, min),
         ("AUPR", lambda score: score.aupr, max),
     ]
-    for rule, name in (("task-then-class", "task,\nthen\nclass"), ("product", "product")):
-        columns.append((f"TaskDR\n{name}", of_rule(rule, "task_detection"), max))
-        columns.append((f"CIL\n{name}", of_rule(rule, "cil"), max))
+    for name in next(iter(report.scores.values())).rules:
+        title = (PREDICTORS.get(name).title or name).replace(" ", "\n")
+        columns.append((f"TaskDR\n{title}", of_predictor(name, "task_detection"), max))
+        columns.append((f"CIL\n{title}", of_predictor(name, "cil"), max))
     return _table(f"{report.experiment}, {report.method}: tasks against one another, in percent", report, columns)
 
 
@@ -116,6 +132,8 @@ def _table(title: str, report: ScoresReport, columns: list[Column]) -> Table:
 
 
 def closing_lines(report: ScoresReport) -> list[str]:
+    from clom.experiments.analysis.ood_scores import unmet_needs
+
     best = report.scores[report.best]
     ways = ", ".join(f"{100 * way.cil:.1f} (calibration: {name})" for name, way in report.argmax.items())
     lines = [
@@ -131,6 +149,8 @@ def closing_lines(report: ScoresReport) -> list[str]:
             "Note: this method's old tasks change while it learns, so these scores were fitted to training images of "
             "all tasks at the end, which a continual learner does not have any more."
         )
+    if report.left_out:
+        lines.append(f"Scores left out: {unmet_needs(report.method, report.left_out)}")
     if report.missing:
         lines.append(f"Not on this machine, so left out: {', '.join(report.missing)}. --data names another folder.")
     return lines

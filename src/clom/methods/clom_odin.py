@@ -37,7 +37,10 @@ class ClomOdin(Hat):
     def _scores(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         # `(C S - 1) T` instead of S, so that tasks with different numbers of classes can be compared.
         images, temperature, eps = to_unit(pixels), self.settings.temperature, self.settings.eps
-        return [odin_block(partial(self.logits, task=task), images, temperature, eps) for task in tasks]
+        return [odin_block(partial(self.task_logits, task=task), images, temperature, eps) for task in tasks]
+
+    def odin_block(self, pixels: Tensor, task: int) -> Tensor:
+        return self.block(pixels, task)
 
     def stored_form(self, pixels: Tensor) -> Tensor:
         return pixels  # ODIN perturbs pixels

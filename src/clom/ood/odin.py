@@ -53,9 +53,10 @@ def odin_block(logits_of: LogitsOf, images: Tensor, temperature: float = TEMPERA
 
 
 class ODIN(Score):
-    """The largest entry of the ODIN block, which has to be given: it needs the network, not only what it put out."""
+    """The largest entry of the ODIN block, for which the network has to be run again."""
+
+    title = "ODIN"
+    needs = ("odin",)
 
     def __call__(self, outputs: Outputs) -> Tensor:
-        if outputs.odin is None:
-            raise ValueError("ODIN asks the network again, and its answer was not given")
-        return outputs.odin.amax(1)
+        return outputs.need_odin().amax(1)

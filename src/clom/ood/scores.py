@@ -1,7 +1,8 @@
-"""Post-hoc scores. One convention for all: high = belongs to the task.
+"""Post-hoc OOD scores. One convention for all: high = belongs to the task.
 
-A score is called with a task's `Outputs` and returns one number per image. Those that need to know the task's own data
-are `fit` on its outputs first; a task's model is frozen once it is learned, so what was fitted stays valid for ever.
+A score is called with a task's `Outputs` and returns one number per image. What it reads besides the block is declared
+in `needs`. Scores that describe the task's own data are `fit` on its outputs first; where a task's model is frozen once
+it is learned, a fitted score stays valid.
 
 Features that a task's mask closes are always zero. Scores over features leave them out: covariances would be singular.
 """
@@ -9,47 +10,93 @@ Features that a task's mask closes are always zero. Scores over features leave t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from clom.errors import UserError
+
+NEEDS = {
+    "features": "features for each task",
+    "labels": "labelled images",
+    "linear_head": "a linear head on its features",
+    "odin": "logits that can be differentiated with respect to the image",
+}
+"""What a score may need besides the block (the fields of `Outputs`), and how to say it."""
+
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a task's model says about images: its block, and where a score needs them features, labels and head."""
+    """What a task's model computes for images: its block, and as far as a score needs them the other fields."""
 
     block: Tensor
+    """`[images, classes of the task]`"""
     features: Tensor | None = None
+    """`[images, d]`"""
     labels: Tensor | None = None
+    """The classes of the images, counted within the task; given to `fit` alone."""
     odin: Tensor | None = None
-    """The block of the perturbed image (`odin.odin_block`)."""
+    """The block of the perturbed images (`odin.odin_block`)."""
+    linear_head: tuple[Tensor, Tensor] | None = None
+    """Weight `[classes, d]` and bias of the linear layer that reads the features."""
+
+    def only(self, needs: Collection[str]) -> Outputs:
+        """The block and these fields, without the others."""
+        without: dict[str, Any] = dict.fromkeys(NEEDS.keys() - set(needs))
+        return replace(self, **without)
 
     def need_features(self) -> Tensor:
+        """The features in float64."""
         if self.features is None:
-            raise ValueError("this score works on features, and none were given")
+            raise _missing("features")
         return self.features.double()
 
     def need_labels(self) -> Tensor:
         if self.labels is None:
-            raise ValueError("this score is fitted to labelled data, and no labels were given")
+            raise _missing("labels")
         return self.labels
+
+    def need_odin(self) -> Tensor:
+        if self.odin is None:
+            raise _missing("odin")
+        return self.odin
+
+    def need_linear_head(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias in float64."""
+        if self.linear_head is None:
+            raise _missing("linear_head")
+        weight, bias = self.linear_head
+        return weight.double(), bias.double()
+
+
+def _missing(need: str) -> UserError:
+    return UserError(f"A score asked for {NEEDS[need]}, which it was not given: declare it, needs = ({need!r},).")
 
 
 class Score(ABC):
-    """`fit` where it needs data, then a call."""
+    """`fit` where it needs data, then a call. Subclasses can be made without arguments."""
+
+    title: ClassVar[str] = ""
+    """What tables call it; by default the name under which it is registered."""
+    needs: ClassVar[Collection[str]] = ()
+    """The fields of `Outputs` that it reads besides the block: a tuple of names from `NEEDS`."""
 
     def fit(self, own: Outputs) -> Self:
-        """Learn what the task's own data look like; nothing to do for scores of the block alone."""
+        """Learn what the task's own training images look like; nothing to do for scores of the block alone."""
         return self
 
     @abstractmethod
-    def __call__(self, outputs: Outputs) -> Tensor: ...
+    def __call__(self, outputs: Outputs) -> Tensor:
+        """One number per image, `[images]`; high = belongs."""
 
 
 class MSP(Score):
     """The largest softmax probability (Hendrycks and Gimpel 2017). Confident on peaked but low blocks too."""
+
+    title = "MSP"
 
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = temperature
@@ -61,12 +108,16 @@ class MSP(Score):
 class MaxLogit(Score):
     """The largest entry of the block: what CIL by argmax compares."""
 
+    title = "MaxLogit"
+
     def __call__(self, outputs: Outputs) -> Tensor:
         return outputs.block.amax(1)
 
 
 class Energy(Score):
     """`T logsumexp(f / T)` (Liu et al. 2020): between MaxLogit and MaxLogit + T log C."""
+
+    title = "Energy"
 
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = temperature
@@ -78,6 +129,8 @@ class Energy(Score):
 class NegEntropy(Score):
     """`sum p log p`: zero for a certain answer, -log C for none."""
 
+    title = "NegEntropy"
+
     def __call__(self, outputs: Outputs) -> Tensor:
         log_p = outputs.block.log_softmax(1)
         return (log_p.exp() * log_p).sum(1)
@@ -85,6 +138,8 @@ class NegEntropy(Score):
 
 class GEN(Score):
     """Generalised entropy (Liu et al. 2023): `-sum p^g (1 - p)^g` over the `top` most probable classes."""
+
+    title = "GEN"
 
     def __init__(self, gamma: float = 0.1, top: int | None = None) -> None:
         self.gamma, self.top = gamma, top
@@ -131,6 +186,9 @@ def class_means(features: Tensor, labels: Tensor) -> Tensor:
 class Mahalanobis(Score):
     """Minus the smallest squared distance to a class mean under the within-class covariance (Lee et al. 2018)."""
 
+    title = "Mahalanobis"
+    needs = ("features", "labels")
+
     def __init__(self, shrink: float = 1e-3) -> None:
         self.shrink = shrink
 
@@ -148,6 +206,8 @@ class Mahalanobis(Score):
 class RelativeMahalanobis(Mahalanobis):
     """The same distance minus the one to a single Gaussian over the whole task (Ren et al. 2021)."""
 
+    title = "rel. Mahalanobis"
+
     def fit(self, own: Outputs) -> Self:
         super().fit(own)
         features = own.need_features()
@@ -162,6 +222,9 @@ class RelativeMahalanobis(Mahalanobis):
 
 class KNN(Score):
     """Minus the distance of the normalised feature to its k-th nearest training feature (Sun et al. 2022)."""
+
+    title = "kNN"
+    needs = ("features",)
 
     def __init__(self, k: int | None = None) -> None:
         self.k = k
@@ -180,14 +243,18 @@ class KNN(Score):
 class ViM(Score):
     """Energy minus a virtual logit: the part of the feature outside the task's principal space (Wang et al. 2022)."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, dimensions: int | None = None) -> None:
-        self.weight, self.bias, self.dimensions = weight.double(), bias.double(), dimensions
-        """By default the principal space has half of the dimensions that the features can span."""
+    title = "ViM"
+    needs = ("features", "linear_head")
+
+    def __init__(self, dimensions: int | None = None) -> None:
+        self.dimensions = dimensions
+        """Of the principal space; by default half of those that the features can span."""
 
     def fit(self, own: Outputs) -> Self:
         features = own.need_features()
+        weight, bias = own.need_linear_head()
         self.kept_ = alive(features)
-        self.origin_ = -torch.linalg.pinv(self.weight[:, self.kept_]) @ self.bias
+        self.origin_ = -torch.linalg.pinv(weight[:, self.kept_]) @ bias
         centred = features[:, self.kept_] - self.origin_
         vectors = torch.linalg.eigh(centred.T @ centred / len(centred)).eigenvectors.flip(1)
         inside = self.dimensions or min(centred.shape) // 2
@@ -208,8 +275,11 @@ class ViM(Score):
 class ReAct(Score):
     """Energy after features are clipped at a high percentile of the task's own (Sun et al. 2021)."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, percentile: float = 0.9) -> None:
-        self.weight, self.bias, self.percentile = weight.double(), bias.double(), percentile
+    title = "ReAct"
+    needs = ("features", "linear_head")
+
+    def __init__(self, percentile: float = 0.9) -> None:
+        self.percentile = percentile
 
     def fit(self, own: Outputs) -> Self:
         features = own.need_features()
@@ -219,4 +289,5 @@ class ReAct(Score):
 
     def __call__(self, outputs: Outputs) -> Tensor:
         clipped = outputs.need_features().clamp(max=self.limit_)
-        return torch.logsumexp(clipped @ self.weight.T + self.bias, 1)
+        weight, bias = outputs.need_linear_head()
+        return torch.logsumexp(clipped @ weight.T + bias, 1)

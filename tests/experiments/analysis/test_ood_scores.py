@@ -15,8 +15,7 @@ from torch import Tensor
 from clom.data import catalog
 from clom.data.images import DataSet, Images, fitted
 from clom.errors import UserError
-from clom.evaluation.metrics import max_logit
-from clom.experiments.analysis import ood_scores as module
+from clom.evaluation.metrics import auc, max_logit
 from clom.experiments.analysis.ood_scores import ScoresReport, score_run
 from clom.experiments.analysis.task_outputs import OutputBook
 from clom.experiments.config import resolve
@@ -41,7 +40,8 @@ FEATURE_SCORES = ["Mahalanobis", "rel. Mahalanobis", "kNN", "ViM", "ReAct"]
 
 
 def make_run(folder: Path, method: str, **overrides: Any) -> Path:
-    config = resolve("digits-5t", method, "smoke", 0, TINY | (OPEN if "supsup" not in method else {}) | overrides)
+    sparsity = {} if "supsup" in method or method == "hypernet" else OPEN
+    config = resolve("digits-5t", method, "smoke", 0, TINY | sparsity | overrides)
     execute(config, config.data.stream(None, 0), folder)
     return folder
 
@@ -172,18 +172,107 @@ def test_other_masked_methods(method: str, tmp_path: Path) -> None:
         assert report.scores["ODIN"] == report.scores["MaxLogit"]
 
 
-def test_a_method_without_features_has_scores_of_its_blocks(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class BlocksOnly:
-        exact_memory = False
-
-        def __init__(self, method: Any) -> None:
-            self.block, self.calibrations, self.tasks = method.block, method.calibrations, method.tasks
-
-    monkeypatch.setattr(module, "load_model", lambda path: BlocksOnly(load_model(path)))
-    report = score_run(finished, external=["svhn"])
+def test_what_a_method_does_not_offer_is_left_out(tmp_path: Path) -> None:
+    """HyperNet's classifiers are generated: no features, no heads, no logits to differentiate."""
+    report = score_run(make_run(tmp_path / "run", "hypernet"), external=["svhn"])
     check(report)
     assert list(report.scores) == BLOCK_SCORES
     assert not report.exact_memory
+    assert report.left_out["ODIN"] == ["odin"]
+    assert report.left_out["kNN"] == ["features"]
+    assert report.left_out["ViM"] == ["features", "linear_head"]
+    assert json.loads((tmp_path / "run" / "scores.json").read_text())["left_out"] == report.left_out
+    with pytest.raises(UserError, match=r"No score is left: hypernet .*kNN \(needs features for each task\)"):
+        score_run(tmp_path / "run", external=[], scores=["knn"])
+
+
+# --- scores and predictors that somebody brings ------------------------------------------------------------------
+
+OWN = """
+import torch, clom
+
+class Distance(clom.Score):
+    title = "distance"
+    needs = ("features", "labels")
+
+    def fit(self, own):
+        self.mean = own.features.mean(0)
+        assert own.labels.max() < own.block.shape[1]
+        return self
+
+    def __call__(self, outputs):
+        assert outputs.labels is None and outputs.odin is None  # nothing that was not declared, and no peeking
+        return -(outputs.features - self.mean).norm(dim=1)
+
+class Wrong(clom.Score):
+    def __call__(self, outputs):
+        return outputs.block
+
+class Nowhere(clom.Score):
+    def __call__(self, outputs):
+        return outputs.block.amax(1) / 0
+
+class Second(clom.Predictor):
+    def __call__(self, blocks, scores):
+        return -scores
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return path
+
+
+def test_own_scores_stand_beside_the_built_in_ones(finished: Path, own_file: Path) -> None:
+    built_in = score_run(finished, external=["svhn"])
+    report = score_run(finished, external=["svhn"], scores=[f"{own_file}:Distance"])
+    check(report)
+    assert list(report.scores) == [*built_in.scores, "distance"]
+    assert {name: report.scores[name] for name in built_in.scores} == built_in.scores
+    # By hand: the mean distance of own and other test images to the mean of task 0's training features.
+    method = load_model(finished / "model.safetensors")
+    stream = resolve("digits-5t", "clom", "smoke", 0, TINY).data.stream(None, 0)
+    assert 18 * 2 < 1000, "all training images are used"
+    grid = []
+    for model in range(3):
+        mean = method.features(stream[model].train.pixels, model).mean(0)
+        rows = [-(method.features(test.pixels, model) - mean).norm(dim=1) for test in stream.tests]
+        grid += [auc(rows[model], rows[other]) for other in range(3) if other != model]
+    assert report.scores["distance"].auc == pytest.approx(sum(grid) / 6, abs=1e-6)
+
+
+def test_names_restrict_and_what_is_restricted_is_not_computed(
+    finished: Path, own_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "features.safetensors").unlink(missing_ok=True)
+    everything = score_run(finished, external=[])
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedMethod, "features", forbidden)
+        patch.setattr(MaskedMethod, "task_logits", forbidden)
+        report = score_run(folder, external=[], scores=["energy", "max-logit"])
+    assert list(report.scores) == ["Energy", "MaxLogit"]
+    assert report.scores == {name: everything.scores[name] for name in report.scores}
+    report = score_run(folder, external=[], scores=["vim", f"{own_file}:Distance"])  # the rest is computed now
+    assert list(report.scores) == ["ViM", "distance"]
+    assert report.scores["ViM"] == everything.scores["ViM"]
+    with pytest.raises(UserError, match=r"no score 'enrgy'.*'energy'"):
+        score_run(folder, external=[], scores=["enrgy"])
+
+
+def test_own_predictors_stand_beside_the_built_in_ones(finished: Path, own_file: Path) -> None:
+    report = score_run(finished, external=[], scores=["msp"], predictors=[f"{own_file}:Second"])
+    rules = report.scores["MSP"].rules
+    assert list(rules) == ["task-then-class", "product", "second"]
+    assert rules["second"].task_detection + rules["task-then-class"].task_detection <= 1
+
+
+@pytest.mark.parametrize(("name", "told"), [("Wrong", r"shape \(\d+, 2\)"), ("Nowhere", "NaN or infinity")])
+def test_a_score_that_returns_nonsense_is_told(name: str, told: str, finished: Path, own_file: Path) -> None:
+    with pytest.raises(UserError, match=f"'{name.lower()}' returned {told}"):
+        score_run(finished, external=[], scores=[f"{own_file}:{name}"])
 
 
 def test_one_task_has_nothing_to_be_told_from_but_other_sets(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """OOD scores on a finished run, without any training: which one tells tasks, and other images, apart best?
 
-Every score is fitted to a sample of each task's training images and sees the task's raw block, features and head. The
-class within a task is always the block's. Scores are standardised on the task's own validation images; the best one is
-chosen, and the threshold for rejecting images is set, on validation images, too. All other figures are of test images.
+Every score is fitted to a sample of each task's training images and sees the task's raw block and what it declares to
+need (features, a linear head, ...); scores whose needs the method cannot meet are left out. The class within a task is
+always the block's. Scores are standardised on the task's own validation images; the best one is chosen, and the
+threshold for rejecting images is set, on validation images, too. All other figures are of test images.
 
 Where a task's model never changes after it was learned, all this could have been fitted right then, without keeping an
 image. For methods without exact memory it could not: their scores use old training images that a continual learner does
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,31 +30,18 @@ from clom.data.memory import per_class
 from clom.data.stream import Stream
 from clom.errors import UserError, unknown
 from clom.evaluation.metrics import Rejection, auc, aupr, fpr95, mean_auc, mean_of_pairs, pair_grid, rejection
-from clom.evaluation.rules import RULES, Outcome, Standard, by_argmax, outcome
 from clom.evaluation.scorebook import Scorebook
-from clom.experiments.analysis.task_outputs import OutputBook, WithFeatures, WithLinearHead
+from clom.evaluation.task_prediction import Outcome, outcome
+from clom.experiments.analysis.task_outputs import OutputBook, unmet
 from clom.experiments.catalogue import read_experiment
 from clom.experiments.config import RunConfig
 from clom.experiments.run import read_finished
 from clom.files import write_atomically
 from clom.learning.loop import generator
 from clom.methods.families.base import Blocks, Method
-from clom.methods.families.masked import MaskedMethod
-from clom.ood.odin import ODIN
-from clom.ood.scores import (
-    GEN,
-    KNN,
-    MSP,
-    Energy,
-    Mahalanobis,
-    MaxLogit,
-    NegEntropy,
-    Outputs,
-    ReAct,
-    RelativeMahalanobis,
-    Score,
-    ViM,
-)
+from clom.ood.predictors import Argmax, Predictor, Standardiser
+from clom.ood.registry import PREDICTORS, SCORES, chosen
+from clom.ood.scores import NEEDS, Outputs, Score
 from clom.storage.model_file import load_model
 from clom.storage.tensors import read_tensors
 
@@ -71,6 +59,7 @@ class ScoreResult:
     fpr95: float
     aupr: float
     rules: dict[str, Outcome]
+    """By task predictor."""
     external_auc: dict[str, float]
     """Mean over tasks: own images against those of a set that no task knows."""
     rejection: Rejection
@@ -89,7 +78,7 @@ class ScoresReport:
     best: str
     """The score with the highest AUC on validation images."""
     argmax: dict[str, Outcome]
-    """By calibration: the rule that needs no score, largest entry of all blocks."""
+    """By calibration: the predictor that needs no score, largest entry of all blocks."""
     scores: dict[str, ScoreResult]
     external: dict[str, int]
     """External set -> how many of its images were used."""
@@ -97,6 +86,8 @@ class ScoresReport:
     """External sets that are not on this machine."""
     exact_memory: bool
     """Whether fitting at the end is the same as fitting right after each task."""
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """Score -> what it needs and the method does not offer."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,21 +99,33 @@ def score_run(
     external: Sequence[str] | None = None,
     wanted_rejection: float = 0.05,
     on_pass: OnPass = lambda done, total: None,
+    scores: Sequence[str] = (),
+    predictors: Sequence[str] = (),
 ) -> ScoresReport:
-    """Compute everything, write `scores.json`; what the networks said is kept, so that a second call is quick."""
+    """Compute everything, write `scores.json`; outputs of the networks are kept, so that a second call is quick.
+
+    `scores` are names to restrict the comparison to, and scores to add as `FILE.py:Name` or `package.module:Name`;
+    `predictors` are added to those that are registered.
+    """
+    wanted = by_title(scores)
+    predict = all_predictors(predictors)
     config = read_finished(folder)
     names = external_names(config, external)
     stream = config.data.stream(data, config.seed)
     method = load_model(folder / "model.safetensors")
+    left_out = {title: missing for title, kind in wanted.items() if (missing := unmet(method, kind.needs))}
+    kinds = {title: kind for title, kind in wanted.items() if title not in left_out}
+    if not kinds:
+        raise UserError(f"No score is left: {unmet_needs(config.method, left_out)}")
     book = Scorebook(stream.tests)
     book.restore(read_tensors(folder / "scores.safetensors")[0], len(stream))
     others = {name: external_images(name, data, stream.image_shape) for name in names if catalog.available(name, data)}
-    said = _ask(OutputBook(folder, method), stream, book, others, config.seed, on_pass)
+    computed = _compute(OutputBook(folder, method), kinds, stream, book, others, config.seed, on_pass)
     labels = [images.labels for images in stream.tests]
     blocks = [book.blocks(test) for test in range(len(stream))]
-    scores = {
-        name: _result(_values(score_of, said), blocks, labels, wanted_rejection)
-        for name, score_of in said.scores.items()
+    results = {
+        title: _result(_values(title, fitted, computed), predict, blocks, labels, wanted_rejection)
+        for title, fitted in computed.scores.items()
     }
     right = [row[task].argmax(1) == labels[task] for task, row in enumerate(blocks)]
     report = ScoresReport(
@@ -131,15 +134,41 @@ def score_run(
         budget=config.budget,
         seed=config.seed,
         til=float(torch.cat(right).double().mean()),
-        best=max(scores, key=lambda name: scores[name].auc_validation),
+        best=max(results, key=lambda title: results[title].auc_validation),
         argmax=_argmax(method, blocks, labels),
-        scores=scores,
+        scores=results,
         external={name: len(images) for name, images in others.items()},
         missing=[name for name in names if name not in others],
         exact_memory=method.exact_memory,
+        left_out=left_out,
     )
     write_atomically(folder / "scores.json", (json.dumps(report.to_json(), indent=1) + "\n").encode())
     return report
+
+
+def by_title(references: Sequence[str] = ()) -> dict[str, type[Score]]:
+    """The chosen scores under the names that tables show."""
+    found: dict[str, type[Score]] = {}
+    for name in chosen(SCORES, references):
+        kind = SCORES.get(name)
+        title = kind.title or name
+        if title in found:
+            raise UserError(f"Two scores are called '{title}': give the class of '{name}' another title.")
+        found[title] = kind
+    return found
+
+
+def all_predictors(references: Sequence[str] = ()) -> dict[str, Predictor]:
+    """Every registered predictor and those brought; but for argmax, which depends on calibration, not on a score."""
+    for reference in references:
+        PREDICTORS.named(reference)
+    return {name: PREDICTORS.get(name)() for name in PREDICTORS.names() if name != "argmax"}
+
+
+def unmet_needs(method: str, left_out: Mapping[str, Sequence[str]]) -> str:
+    """Why scores were left out, as a sentence."""
+    each = (f"{title} (needs {' and '.join(NEEDS[need] for need in needs)})" for title, needs in left_out.items())
+    return f"{method} does not offer what they need: {', '.join(each)}."
 
 
 def external_names(config: RunConfig, given: Sequence[str] | None) -> list[str]:
@@ -158,11 +187,11 @@ def external_images(name: str, data: Path | None, image_shape: Sequence[int]) ->
     return spread(fitted(catalog.load(name, data, download=False).test, image_shape), _EXTERNAL)
 
 
-# --- asking the networks ---------------------------------------------------------------------------------------------
+# --- running the networks --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Computed:
     """Outputs by `[set][task model]`, and the scores fitted for each task model."""
 
     validation: list[list[Outputs]]
@@ -171,52 +200,39 @@ class _Said:
     scores: dict[str, list[Score]]
 
 
-def _ask(
-    answers: OutputBook, stream: Stream, book: Scorebook, others: Mapping[str, Images], seed: int, on_pass: OnPass
-) -> _Said:
+def _compute(
+    outputs: OutputBook,
+    kinds: Mapping[str, type[Score]],
+    stream: Stream,
+    book: Scorebook,
+    others: Mapping[str, Images],
+    seed: int,
+    on_pass: OnPass,
+) -> _Computed:
     tasks = range(len(stream))
+    needs = {need for kind in kinds.values() for need in kind.needs}
     sets = {f"validation {j}": stream[j].validation for j in tasks}
     sets |= {f"test {j}": stream.tests[j] for j in tasks}
     sets |= {f"external {name}": images for name, images in others.items()}
     known = {f"test {j}": book.blocks(j) for j in tasks}
-    said: dict[str, list[Outputs]] = {name: [] for name in sets}
-    scores: list[dict[str, Score]] = []
+    found: dict[str, list[Outputs]] = {name: [] for name in sets}
+    scores: dict[str, list[Score]] = {title: [] for title in kinds}
     for model, task in enumerate(stream):
         sample = per_class(task.train, max(2, _TRAINING // task.n_classes), generator(seed, "score fit", model))
-        own = answers.training(sample, model)
-        scores.append({name: score.fit(own) for name, score in _scores(answers, model).items()})
+        own = outputs.training(sample, model, needs)
+        for title, kind in kinds.items():
+            scores[title].append(kind().fit(own.only(kind.needs)))
         for number, (name, images) in enumerate(sets.items(), start=1):
             block = known[name][model] if name in known else None
-            said[name].append(answers.outputs(name, images, model, block))
+            found[name].append(outputs.outputs(name, images, model, needs, block))
             on_pass(model * len(sets) + number, len(tasks) * len(sets))
-        answers.save()
-    return _Said(
-        validation=[said[f"validation {j}"] for j in tasks],
-        test=[said[f"test {j}"] for j in tasks],
-        external={name: said[f"external {name}"] for name in others},
-        scores={name: [of_model[name] for of_model in scores] for name in scores[0]},
+        outputs.save()
+    return _Computed(
+        validation=[found[f"validation {j}"] for j in tasks],
+        test=[found[f"test {j}"] for j in tasks],
+        external={name: found[f"external {name}"] for name in others},
+        scores=scores,
     )
-
-
-def _scores(answers: OutputBook, model: int) -> dict[str, Score]:
-    """The scores that a method's outputs allow."""
-    method = answers.method
-    scores: dict[str, Score] = {
-        "MSP": MSP(),
-        "MaxLogit": MaxLogit(),
-        "Energy": Energy(),
-        "NegEntropy": NegEntropy(),
-        "GEN": GEN(),
-    }
-    if isinstance(method, MaskedMethod):
-        scores["ODIN"] = ODIN()
-    if isinstance(method, WithFeatures):
-        scores |= {"Mahalanobis": Mahalanobis(), "rel. Mahalanobis": RelativeMahalanobis(), "kNN": KNN()}
-        if isinstance(method, WithLinearHead):
-            weight, bias = method.linear_head(model)
-            weight = weight[:, answers.alive(model)]
-            scores |= {"ViM": ViM(weight, bias), "ReAct": ReAct(weight, bias)}
-    return scores
 
 
 # --- from scores to figures ------------------------------------------------------------------------------------------
@@ -231,20 +247,38 @@ class _Values:
     external: dict[str, list[Tensor]]
 
 
-def _values(score_of: Sequence[Score], said: _Said) -> _Values:
+def _values(title: str, fitted_scores: Sequence[Score], computed: _Computed) -> _Values:
     def numbers(row: Sequence[Outputs]) -> list[Tensor]:
-        return [score(outputs) for score, outputs in zip(score_of, row, strict=True)]
+        pairs = zip(fitted_scores, row, strict=True)
+        return [_checked(title, score(outputs.only(score.needs)), outputs) for score, outputs in pairs]
 
     return _Values(
-        validation=[numbers(row) for row in said.validation],
-        test=[numbers(row) for row in said.test],
-        external={name: numbers(row) for name, row in said.external.items()},
+        validation=[numbers(row) for row in computed.validation],
+        test=[numbers(row) for row in computed.test],
+        external={name: numbers(row) for name, row in computed.external.items()},
     )
 
 
-def _result(values: _Values, blocks: Sequence[Blocks], labels: Sequence[Tensor], wanted: float) -> ScoreResult:
+def _checked(title: str, values: Tensor, outputs: Outputs) -> Tensor:
+    """A score that somebody brought may return anything."""
+    if values.shape != outputs.block.shape[:1] or not bool(torch.isfinite(values).all()):
+        what = f"shape {tuple(values.shape)}" if values.shape != outputs.block.shape[:1] else "NaN or infinity"
+        raise UserError(
+            f"The score '{title}' returned {what} for {len(outputs.block)} images: one finite number for each image is "
+            "needed. clom.testing.check_score tries a score on made-up outputs."
+        )
+    return values
+
+
+def _result(
+    values: _Values,
+    predictors: Mapping[str, Predictor],
+    blocks: Sequence[Blocks],
+    labels: Sequence[Tensor],
+    wanted: float,
+) -> ScoreResult:
     tasks = range(len(labels))
-    standard = Standard.fit([values.validation[task][task] for task in tasks])
+    standard = Standardiser.fit([values.validation[task][task] for task in tasks])
     wants = [standard(row) for row in values.test]
     own = [values.test[task][task] for task in tasks]
     return ScoreResult(
@@ -252,7 +286,7 @@ def _result(values: _Values, blocks: Sequence[Blocks], labels: Sequence[Tensor],
         auc=mean_auc(pair_grid(values.test, auc)),
         fpr95=mean_of_pairs(pair_grid(values.test, fpr95), alone=0.0),
         aupr=mean_of_pairs(pair_grid(values.test, aupr), alone=1.0),
-        rules={name: outcome(rule, blocks, wants, labels) for name, rule in RULES.items() if rule is not by_argmax},
+        rules={name: outcome(predictor, blocks, wants, labels) for name, predictor in predictors.items()},
         external_auc={
             name: sum(auc(own[task], row[task]) for task in tasks) / len(tasks) for name, row in values.external.items()
         },
@@ -268,6 +302,6 @@ def _result(values: _Values, blocks: Sequence[Blocks], labels: Sequence[Tensor],
 def _argmax(method: Method, blocks: Sequence[Blocks], labels: Sequence[Tensor]) -> dict[str, Outcome]:
     no_scores = [torch.empty(0)] * len(labels)
     return {
-        name: outcome(by_argmax, [way(row) for row in blocks], no_scores, labels)
+        name: outcome(Argmax(), [way(row) for row in blocks], no_scores, labels)
         for name, way in method.calibrations().items()
     }

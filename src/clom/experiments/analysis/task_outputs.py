@@ -1,53 +1,47 @@
-"""What a finished run's task models put out for any images: asked once, then read from the run's folder."""
+"""What a finished run's task models compute for any images: computed once, then read from the run's folder."""
 
 from __future__ import annotations
 
 import hashlib
-from functools import partial
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
-from clom.data.images import Images, to_unit
+from clom.data.images import Images
 from clom.errors import UserError
 from clom.files import write_atomically
-from clom.methods.clom_odin import ClomOdin
-from clom.methods.families.base import Method
-from clom.methods.families.masked import MaskedMethod
-from clom.ood.odin import odin_block
+from clom.methods.families.base import Capability, Method
 from clom.ood.scores import Outputs, alive
 from clom.storage.tensors import read_tensors, to_bytes
 
+_CAPABILITIES: dict[str, Capability] = {
+    "features": "features",
+    "linear_head": "linear_head",
+    "odin": "task_logits",
+}
+"""What a score may need -> what a method must offer for it. Labels come with the images."""
 
-@runtime_checkable
-class WithFeatures(Protocol):
-    """A method that has features of its own for every task."""
 
-    def features(self, pixels: Tensor, task: int) -> Tensor: ...
-
-
-@runtime_checkable
-class WithLinearHead(Protocol):
-    """A method whose tasks read their features through a linear head."""
-
-    def linear_head(self, task: int) -> tuple[Tensor, Tensor]: ...
+def unmet(method: Method, needs: Collection[str]) -> list[str]:
+    """The needs of a score that this method cannot meet."""
+    wanted = dict.fromkeys([*(["features"] if _reads_features(needs) else []), *needs])
+    return [need for need in wanted if need in _CAPABILITIES and not method.offers(_CAPABILITIES[need])]
 
 
 class OutputBook:
     """Blocks, features and ODIN blocks by (set of images, task model).
 
-    Of a task's features only those are kept that answer to its training images at all: the rest are closed units.
+    Of a task's features only those are kept that its training images ever activate: the rest are closed units.
     """
 
     def __init__(self, folder: Path, method: Method) -> None:
         self.method = method
-        self.passes = 0
-        """How many (task model, set) pairs were computed by this object."""
         self._path = folder / "features.safetensors"
         self._model = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
         self._tensors = self._read()
+        self._changed = False
 
     def _read(self) -> dict[str, Tensor]:
         """What is stored, if it is of this very model."""
@@ -60,45 +54,54 @@ class OutputBook:
         return tensors if header.get("model") == self._model else {}
 
     def save(self) -> None:
-        if self.passes:
+        if self._changed:
             write_atomically(self._path, to_bytes(self._tensors, {"model": self._model}))
-
-    def training(self, images: Images, model: int) -> Outputs:
-        """Of a task's own training images; to be asked before anything else about this task."""
-        if self._is_new("train", images, model) and isinstance(self.method, WithFeatures):
-            self._tensors[f"alive.{model}"] = alive(self.method.features(images.pixels, model))
-        return self.outputs("train", images, model)
-
-    def alive(self, model: int) -> Tensor:
-        return self._tensors[f"alive.{model}"]
+            self._changed = False
 
     def stored(self, name: str) -> list[Tensor] | None:
-        """What all tasks say about a set, if they were asked before; needs no images."""
+        """All tasks' blocks of a set, if they were computed before; needs no images."""
         blocks = [self._tensors.get(f"{name}.{model}.block") for model in range(len(self.method.tasks))]
         known = [block for block in blocks if block is not None]
         return known if known and len(known) == len(blocks) else None
 
-    def outputs(self, name: str, images: Images, model: int, block: Tensor | None = None) -> Outputs:
-        """What task `model` says about a set; `block` where that is known already."""
-        key = f"{name}.{model}"
-        if self._is_new(name, images, model):
-            self._ask(key, images.pixels, model, block)
-        found = {part: self._tensors.get(f"{key}.{part}") for part in ("features", "odin")}
-        return Outputs(self._tensors[f"{key}.block"].double(), labels=images.labels, **found)
+    def training(self, images: Images, model: int, needs: Collection[str]) -> Outputs:
+        """Of a task's own training images; to be called before `outputs` is called for this task."""
+        if _reads_features(needs) and self._lacks("train", "features", images, model):
+            self._put(f"alive.{model}", alive(self.method.features(images.pixels, model)))
+        return replace(self.outputs("train", images, model, needs), labels=images.labels)
 
-    def _is_new(self, name: str, images: Images, model: int) -> bool:
-        stored = self._tensors.get(f"{name}.{model}.block")
+    def outputs(
+        self, name: str, images: Images, model: int, needs: Collection[str], block: Tensor | None = None
+    ) -> Outputs:
+        """What the model of task `model` computes for a set; `block` where that is known already."""
+        pixels, method = images.pixels, self.method
+
+        def part(kind: str, compute: Callable[[], Tensor]) -> Tensor:
+            if self._lacks(name, kind, images, model):
+                self._put(f"{name}.{model}.{kind}", compute())
+            return self._tensors[f"{name}.{model}.{kind}"]
+
+        found = part("block", lambda: method.block(pixels, model) if block is None else block)
+        features = odin = head = None
+        if _reads_features(needs):
+            open_units = self._tensors[f"alive.{model}"]
+            features = part("features", lambda: method.features(pixels, model)[:, open_units])
+        if "odin" in needs:
+            odin = part("odin", lambda: method.odin_block(pixels, model))
+        if "linear_head" in needs:
+            weight, bias = method.linear_head(model)
+            head = weight[:, self._tensors[f"alive.{model}"]], bias
+        return Outputs(found.double(), features, odin=odin, linear_head=head)
+
+    def _lacks(self, name: str, part: str, images: Images, model: int) -> bool:
+        stored = self._tensors.get(f"{name}.{model}.{part}")
         return stored is None or len(stored) != len(images)
 
-    def _ask(self, key: str, pixels: Tensor, model: int, block: Tensor | None) -> None:
-        self.passes += 1
-        method = self.method
-        self._tensors[f"{key}.block"] = known = method.block(pixels, model) if block is None else block
-        if isinstance(method, WithFeatures):
-            self._tensors[f"{key}.features"] = method.features(pixels, model)[:, self.alive(model)]
-        if isinstance(method, ClomOdin):
-            self._tensors[f"{key}.odin"] = known.clone()
-        elif isinstance(method, MaskedMethod):
-            logits_of = partial(method.logits, task=model)
-            parts = [odin_block(logits_of, to_unit(part)) for part in torch.split(pixels, 256)]
-            self._tensors[f"{key}.odin"] = torch.cat(parts)
+    def _put(self, key: str, values: Tensor) -> None:
+        self._tensors[key] = values
+        self._changed = True
+
+
+def _reads_features(needs: Collection[str]) -> bool:
+    """A linear head comes with the features it reads."""
+    return "features" in needs or "linear_head" in needs

@@ -7,11 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from functools import partial
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.errors import UserError
 from clom.learning.calibration import Affine
@@ -20,8 +22,11 @@ from clom.learning.loop import generator
 from clom.methods.families.task_record import TaskRecord
 from clom.nets import NetSettings
 from clom.nets.data_parallel import broadcast_state
+from clom.ood.odin import odin_block
 from clom.settings import Settings
 
+Capability = Literal["features", "linear_head", "task_logits"]
+"""Optional methods of a system."""
 Blocks = list[Tensor]
 """One tensor `[images, classes of the task]` of scores for every learned task; high = belongs."""
 
@@ -136,6 +141,29 @@ class Method(nn.Module, ABC):
     def belonging(self, pixels: Tensor) -> Tensor:
         """The second of `answers`."""
         return self.answers(pixels)[1]
+
+    # --- optional: what a system may offer besides its blocks, for OOD scores
+
+    def offers(self, capability: Capability) -> bool:
+        """Whether this system implements one of the optional methods below."""
+        return getattr(type(self), capability) is not getattr(Method, capability)
+
+    def features(self, pixels: Tensor, task: int) -> Tensor:
+        """`[images, d]`: what the task's head reads."""
+        raise UserError(f"{self.name} offers no features for each task.")
+
+    def linear_head(self, task: int) -> tuple[Tensor, Tensor]:
+        """Weight `[classes, d]` and bias of the linear layer that reads the task's features."""
+        raise UserError(f"{self.name} offers no linear heads.")
+
+    def task_logits(self, images: Tensor, task: int) -> Tensor:
+        """The task's block of images that are numbers in [0, 1] with three channels, differentiable in the images."""
+        raise UserError(f"{self.name} offers no differentiable logits.")
+
+    def odin_block(self, pixels: Tensor, task: int) -> Tensor:
+        """The task's ODIN block, by `task_logits`."""
+        logits_of = partial(self.task_logits, task=task)
+        return torch.cat([odin_block(logits_of, to_unit(part)) for part in torch.split(pixels, 256)])
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
         """Every number that the task's scores are computed from, by name; names do not tell the task's position.

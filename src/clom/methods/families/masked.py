@@ -159,9 +159,7 @@ class MaskedMethod(Method):
         turned = self._turned(pixels)
         return [self._averaged(turned, task) for task in tasks]
 
-    def logits(self, images: Tensor, task: int) -> Tensor:
-        """The scores of images that are numbers in [0, 1] with three channels; gradients with respect to them can be
-        taken."""
+    def task_logits(self, images: Tensor, task: int) -> Tensor:
         return self._averaged(self._turned(images), task)
 
     def _turned(self, pixels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rules that answer without the task: by hand, and the law that ties TIL, task detection and CIL."""
+"""Task predictors: by hand, and the law that ties TIL, task detection and CIL."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clom.evaluation.metrics import answers
-from clom.evaluation.rules import RULES, Outcome, Standard, by_argmax, by_product, by_task, detected_tasks, outcome
+from clom.evaluation.task_prediction import Outcome, outcome
+from clom.ood.predictors import Argmax, Product, Standardiser, TaskThenClass
+from clom.ood.registry import PREDICTORS
 
 BLOCKS = [torch.tensor([[0.0, 2.0], [3.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 9.0]])]
 SCORES = torch.tensor([[-1.0, 1.0], [4.0, 0.5]])
 
 
-def test_rules_by_hand() -> None:
-    assert detected_tasks(by_argmax, BLOCKS, SCORES).tolist() == [0, 1]
-    assert detected_tasks(by_task, BLOCKS, SCORES).tolist() == [1, 0]
+def test_predictors_by_hand() -> None:
+    assert Argmax().tasks(BLOCKS, SCORES).tolist() == [0, 1]
+    assert TaskThenClass().tasks(BLOCKS, SCORES).tolist() == [1, 0]
     # Image 0: e^2/(1+e^2) * sigmoid(-2) = .105 against e/(e+2) * sigmoid(2) = .507; image 1: .953 * .971 against .03.
-    wanted = by_product(BLOCKS, SCORES).exp()
+    wanted = Product()(BLOCKS, SCORES).exp()
     assert wanted[0].tolist() == pytest.approx([0.8808 * 0.1192, 0.5761 * 0.8808], abs=1e-4)
     assert wanted[1].tolist() == pytest.approx([0.9526 * 0.9707, 0.9998 * 0.0293], abs=1e-4)
 
@@ -28,17 +30,17 @@ def test_product_is_the_best_of_all_products() -> None:
     """Class probability times task probability over all classes: the winner is the winning task's best class."""
     joint = torch.cat([b.softmax(1) * SCORES.softmax(1)[:, k : k + 1] for k, b in enumerate(BLOCKS)], 1)
     winners = torch.bucketize(joint.argmax(1), torch.tensor([2, 5]), right=True)
-    assert torch.equal(winners, detected_tasks(by_product, BLOCKS, SCORES))
+    assert torch.equal(winners, Product().tasks(BLOCKS, SCORES))
 
 
 def test_product_survives_extreme_scores() -> None:
-    wanted = by_product([torch.tensor([[900.0, 0.0]]), torch.tensor([[0.0, -900.0]])], torch.tensor([[1e6, -1e6]]))
+    wanted = Product()([torch.tensor([[900.0, 0.0]]), torch.tensor([[0.0, -900.0]])], torch.tensor([[1e6, -1e6]]))
     assert torch.isfinite(wanted).all()
     assert wanted.argmax(1).item() == 0
 
 
 def test_standard_by_hand() -> None:
-    standard = Standard.fit([torch.tensor([1.0, 3.0]), torch.tensor([10.0, 10.0, 40.0, 40.0])])
+    standard = Standardiser.fit([torch.tensor([1.0, 3.0]), torch.tensor([10.0, 10.0, 40.0, 40.0])])
     assert standard([torch.tensor([2.0, 4.0]), torch.tensor([25.0, 55.0])]).tolist() == [[0.0, 0.0], [2.0, 2.0]]
 
 
@@ -46,21 +48,21 @@ def test_standard_undoes_scale_and_shift_of_a_task() -> None:
     randomness = torch.Generator().manual_seed(0)
     own = [torch.randn(30, generator=randomness) for _ in range(2)]
     images = [torch.randn(9, generator=randomness) for _ in range(2)]
-    plain = Standard.fit(own)(images)
-    moved = Standard.fit([own[0], 100 * own[1] - 7])([images[0], 100 * images[1] - 7])
+    plain = Standardiser.fit(own)(images)
+    moved = Standardiser.fit([own[0], 100 * own[1] - 7])([images[0], 100 * images[1] - 7])
     torch.testing.assert_close(plain, moved, rtol=1e-4, atol=1e-4)
 
 
 def test_standard_of_a_constant_score_is_finite() -> None:
-    assert torch.isfinite(Standard.fit([torch.ones(5)])([torch.tensor([1.0, 0.5])])).all()
+    assert torch.isfinite(Standardiser.fit([torch.ones(5)])([torch.tensor([1.0, 0.5])])).all()
 
 
 def test_outcome_by_hand() -> None:
     blocks = [BLOCKS, [torch.tensor([[5.0, 0.0]]), torch.tensor([[1.0, 2.0, 0.0]])]]
     scores = [SCORES, torch.tensor([[0.0, 1.0]])]
     labels = [torch.tensor([1, 0]), torch.tensor([0])]  # TIL right, right, wrong
-    assert outcome(by_argmax, blocks, scores, labels) == Outcome(task_detection=1 / 3, cil=1 / 3)
-    assert outcome(by_task, blocks, scores, labels) == Outcome(task_detection=2 / 3, cil=1 / 3)
+    assert outcome(Argmax(), blocks, scores, labels) == Outcome(task_detection=1 / 3, cil=1 / 3)
+    assert outcome(TaskThenClass(), blocks, scores, labels) == Outcome(task_detection=2 / 3, cil=1 / 3)
 
 
 @st.composite
@@ -84,14 +86,14 @@ def random_stream(draw: st.DrawFn) -> tuple[list[list[Tensor]], list[Tensor], li
     return blocks, scores, labels
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", PREDICTORS.names())
 @given(data=random_stream())
 @settings(max_examples=40, deadline=None)
 def test_law_of_til_task_detection_and_cil(
-    rule: str, data: tuple[list[list[Tensor]], list[Tensor], list[Tensor]]
+    name: str, data: tuple[list[list[Tensor]], list[Tensor], list[Tensor]]
 ) -> None:
     blocks, scores, labels = data
-    result = outcome(RULES[rule], blocks, scores, labels)
+    result = outcome(PREDICTORS.get(name)(), blocks, scores, labels)
     right = [blocks[task][task].argmax(1) == labels[task] for task in range(len(labels))]
     til = float(torch.cat(right).double().mean())
     assert til + result.task_detection - 1 <= result.cil + 1e-12
@@ -105,14 +107,14 @@ def test_argmax_is_the_argmax_over_blocks_side_by_side(
 ) -> None:
     blocks, scores, labels = data
     given_answers = [answers(blocks[task], labels[task], task) for task in range(len(labels))]
-    result = outcome(by_argmax, blocks, scores, labels)
+    result = outcome(Argmax(), blocks, scores, labels)
     assert result.cil == pytest.approx(float(torch.cat([a.cil for a in given_answers]).double().mean()))
     for task, answer in enumerate(given_answers):
-        assert torch.equal(detected_tasks(by_argmax, blocks[task], scores[task]), answer.detected_task)
+        assert torch.equal(Argmax().tasks(blocks[task], scores[task]), answer.detected_task)
 
 
 def test_random_data_of_five_tasks_of_two() -> None:
-    """Test 6 of the OOD notes: CIL is P(task right and TIL right), and no figure is trivial, for every rule."""
+    """Test 6 of the OOD notes: CIL is P(task right and TIL right), and no figure is trivial, for every predictor."""
     randomness = torch.Generator().manual_seed(0)
     blocks, scores, labels = [], [], []
     for task in range(5):
@@ -124,6 +126,6 @@ def test_random_data_of_five_tasks_of_two() -> None:
         blocks.append(row)
         scores.append(wanted)
         labels.append(right)
-    for rule in RULES.values():
-        result = outcome(rule, blocks, scores, labels)
+    for name in PREDICTORS.names():
+        result = outcome(PREDICTORS.get(name)(), blocks, scores, labels)
         assert 0.4 < result.cil < result.task_detection < 0.95

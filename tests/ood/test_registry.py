@@ -1,0 +1,92 @@
+"""Scores and predictors by name: what can be registered, and what is refused with a sentence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import clom
+from clom.errors import UserError
+from clom.ood.registry import PREDICTORS, SCORES, chosen
+from clom.ood.scores import NEEDS, Energy, Outputs, Score
+
+
+def test_every_built_in_score_can_be_made_and_declares_known_needs() -> None:
+    titles = [SCORES.get(name).title for name in SCORES.names()]
+    assert len(set(titles)) == len(titles) == 11
+    for name in SCORES.names():
+        kind = SCORES.get(name)
+        assert isinstance(kind(), kind)
+        assert set(kind.needs) <= NEEDS.keys()
+
+
+def test_a_decorated_class_is_found_by_name() -> None:
+    @clom.register_score("first-class")
+    class First(clom.Score):
+        def __call__(self, outputs: Outputs) -> Tensor:
+            return outputs.block[:, 0]
+
+    assert SCORES.get("first-class") is First
+    assert SCORES.entry("first-class").origin == f"module {__name__}"
+    assert First()(Outputs(torch.tensor([[1.0, 2.0]]))).tolist() == [1.0]
+
+    @clom.register_predictor("first-task")
+    class FirstTask(clom.Predictor):
+        def __call__(self, blocks: object, scores: Tensor) -> Tensor:
+            return torch.eye(scores.shape[1])[:1].expand(len(scores), -1)
+
+    assert PREDICTORS.get("first-task")().tasks([], torch.zeros(3, 2)).tolist() == [0, 0, 0]
+
+
+class WithArgument(Score):
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        return self.scale * outputs.block.amax(1)
+
+
+class WrongNeed(Score):
+    needs = ("feature",)
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        return outputs.block.amax(1)
+
+
+class ForgotTheComma(WrongNeed):
+    needs = "features"  # type: ignore[assignment]
+
+
+class NotComplete(Score):
+    def fit(self, own: Outputs) -> NotComplete:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("thing", "told"),
+    [
+        (lambda outputs: outputs.block, "is not a score: derive a class from clom.Score"),
+        (dict, "dict is not a score"),
+        (NotComplete, r"NotComplete is not complete: give it __call__\(outputs\)"),
+        (WithArgument, r"WithArgument must be constructible without arguments.*'scale'"),
+        (WrongNeed, r"WrongNeed\.needs.*'feature'.*'features'"),
+        (ForgotTheComma, r"needs = \('features',\)"),
+    ],
+)
+def test_what_is_no_score_is_refused(thing: object, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        SCORES.register("mine")(thing)  # type: ignore[arg-type]
+    assert "mine" not in SCORES
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(UserError, match=r"a score 'msp' already \(built in\)"):
+        SCORES.register("msp")(Energy)
+
+
+def test_names_choose_and_references_add() -> None:
+    assert chosen(SCORES) == SCORES.names()
+    assert chosen(SCORES, ["gen", "msp"]) == ["gen", "msp"]
+    assert chosen(SCORES, ["msp", "clom.ood.scores:GEN"]) == ["msp", "gen"]
+    assert chosen(SCORES, ["clom.ood.scores:GEN"]) == SCORES.names()
