@@ -21,10 +21,10 @@ from clom.errors import UserError
 from clom.photos.predict import FALSE_REJECTION
 from clom.serve import schemas
 from clom.serve.answers.engine import NothingLearned
+from clom.serve.images.decoder_pool import Unreadable
 from clom.serve.images.uploads import decode_all, pictures_to_ask
+from clom.serve.lesson_requests import begin_lesson
 from clom.serve.lessons.queue import Busy, NoSuchJob
-from clom.serve.lessons.requests import begin_lesson
-from clom.serve.lessons.stored_images import Unreadable
 from clom.serve.metrics import Counting
 from clom.serve.security import Guard
 from clom.serve.service import Service

@@ -7,6 +7,7 @@ import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,14 @@ Square = NDArray[np.uint8]
 
 _MEMORY = 1_200_000_000
 """Bytes a decoder may use: twice what the largest picture that is accepted needs."""
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A file that is no image that can be decoded, by the name that its owner gave it, and why."""
+
+    file: str
+    reason: str
 
 
 class Decoders:

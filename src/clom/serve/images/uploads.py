@@ -12,8 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from clom.errors import DataError, UserError
-from clom.serve.images.decoder_pool import Decoders, Square
-from clom.serve.lessons.stored_images import Unreadable
+from clom.serve.images.decoder_pool import Decoders, Square, Unreadable
 from clom.serve.security import Limits
 
 _LONGEST_NAME = 80

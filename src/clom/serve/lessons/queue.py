@@ -15,8 +15,9 @@ from clom.errors import UserError
 from clom.locks import Lock
 from clom.photos.teach import remove_leftovers
 from clom.serve.answers.engine import Engine
+from clom.serve.images.decoder_pool import Unreadable
 from clom.serve.lessons.job import WAITING, Job
-from clom.serve.lessons.stored_images import Assignment, Kept, Unreadable
+from clom.serve.lessons.stored_images import Assignment, Kept
 from clom.serve.subprocesses import Background
 from clom.storage.checkpoints import lesson_folder
 

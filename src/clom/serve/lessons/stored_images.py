@@ -20,17 +20,10 @@ from clom.data.folders import Pictures
 from clom.data.images import Images
 from clom.errors import UserError
 from clom.files import write_atomically
+from clom.serve.images.decoder_pool import Unreadable
 from clom.storage.tensors import read_tensors
 
 _ABOUT, _PICTURES, _BEFORE = "lesson.json", "pictures.safetensors", "before.safetensors"
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """A file that gave no picture, by the name that its owner gave it, and why."""
-
-    file: str
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from clom.errors import UserError
+from clom.serve.images.decoder_pool import Unreadable
 from clom.serve.images.uploads import LessonRequest, decode_all, lesson_to_learn
-from clom.serve.lessons.stored_images import Unreadable
 from clom.serve.service import LEAST_CLASSES, LEAST_PICTURES, Service
 
 _MOST_LISTED = 3
