@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from clom.learning.learners.contrastive import ContrastiveSettings
 from clom.learning.loop import Plan
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import LearnedTask, seeded
+from clom.methods.families.masked import TaskNetwork
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 
 
@@ -52,8 +53,10 @@ def subject(name: str, quick: bool) -> Subject:
 class Masked(Clom):
     """The same model, answering with the whole network and its gates instead of each task's cut network."""
 
-    def _network(self, task: int) -> Callable[[Tensor], Tensor]:
-        return lambda images: self.heads[task](self.protection.features(images, task))
+    def _network(self, task: int) -> TaskNetwork:
+        every_feature = torch.arange(self.protection.net.n_features)
+        features_of = partial(self.protection.features, task=task)
+        return TaskNetwork(features_of, every_feature, self.heads[task], self.learner.rotations, self.settings.mirror)
 
 
 def short_settings(batch: int, epochs: int = 1) -> ClomSettings:

@@ -88,7 +88,7 @@ def learned(name: str, photos: Sequence[Photos], seed: int, per_class: int) -> t
 
 def measure(name: str, photos: Sequence[Photos], seed: int, per_class: int) -> Outcome:
     method, taken = learned(name, photos, seed, per_class)
-    calibrate = next(iter(method.calibrations().values()))
+    calibrate = method.calibration
     tests = [task.rows(seed, per_class)[2] for task in photos]
     blocks = [calibrate(_blocks(method, task.features[test])) for task, test in zip(photos, tests, strict=True)]
     labels = [task.images.labels[test] for task, test in zip(photos, tests, strict=True)]

@@ -77,7 +77,7 @@ def _answered(what: Subject, n_tasks: int) -> tuple[list[float], list[float]]:
 
 def _cut_bytes(model: MaskedMethod, task: int) -> int:
     """4 bytes for each weight between open units, and for their biases."""
-    gates = {group: int(gate.sum()) for group, gate in model.protection.gates(task).items()}  # type: ignore[operator]
+    gates: dict[str | None, int] = {group: int(gate.sum()) for group, gate in model.gates(task).items()}
     total = 0
     for layer in model.protection.net.gated_layers():
         n_in = layer.weight.shape[1] if layer.gate_in is None else gates[layer.gate_in] * layer.spread

@@ -88,7 +88,7 @@ def test_each_call_is_a_task(taught: ClomClassifier, some: tuple[Array, Array]) 
 def test_columns_are_in_the_order_of_the_classes(taught: ClomClassifier, some: tuple[Array, Array]) -> None:
     pixels = some[0][:7]
     images = taught.layout_.images(taught.range_.bytes(pixels))
-    calibrate = next(iter(taught.model_.calibrations().values()))
+    calibrate = taught.model_.calibration
     four_five, zero_one, three = (block.numpy() for block in calibrate(taught.model_.blocks(images)))
     assert np.array_equal(taught.decision_function(pixels), np.hstack([zero_one, three, four_five]))
     assert np.array_equal(taught.predict(pixels), taught.classes_[taught.decision_function(pixels).argmax(1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from clom.methods.ncm import Ncm, NcmSettings
 from clom.photos.predict import Predictor
 from clom.photos.teach import learn_pictures
 from clom.storage.model_file import load_model, save_model
-from photos.pictures import ADAPTER, MAKERS, SIDE, coloured, mean_colour, ncm, pictures
+from methods.minimal import minimal
+from photos.pictures import ADAPTER, MAKERS, SHAPE, SIDE, coloured, mean_colour, ncm, pictures
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +114,12 @@ def test_an_untaught_model(tmp_path: Path) -> None:
 class Fond(Ncm):
     """Its own idea of what belongs to a task."""
 
-    def answers(self, pixels: torch.Tensor) -> tuple[Blocks, torch.Tensor]:
-        own = torch.arange(len(self.tasks)).float().expand(len(pixels), -1) + pixels[:, 0, 0, 0, None]
-        return self.blocks(pixels), own
+    def blocks_and_belonging(
+        self, pixels: torch.Tensor, tasks: Sequence[int] | None = None
+    ) -> tuple[Blocks, torch.Tensor]:
+        blocks, _ = super().blocks_and_belonging(pixels, tasks)
+        numbers = torch.arange(len(self.tasks)) if tasks is None else torch.tensor(tasks)
+        return blocks, numbers.float() + pixels[:, 0, 0, 0, None]
 
 
 def test_a_method_s_own_belonging_is_asked() -> None:
@@ -127,9 +132,9 @@ def test_a_method_s_own_belonging_is_asked() -> None:
     assert Predictor(method)(image, task="two")[0].belonging == {"two": 41.0}
 
 
-@pytest.mark.parametrize("kind", MAKERS)
-def test_every_kind_of_model_answers(kind: str) -> None:
-    method = MAKERS[kind]()
+@pytest.mark.parametrize("make", [*MAKERS.values(), lambda: minimal(SHAPE)], ids=[*MAKERS, "minimal"])
+def test_every_kind_of_model_answers(make: Callable[[], Method]) -> None:
+    method = make()
     learn_pictures(method, pictures("red", "green"), "one")
     (answer,) = Predictor(method)(coloured("red", 1))
     assert 0.5 <= answer.best.confidence <= 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clom.methods.families.base import Method
+from clom.methods.families.base import Blocks, Method
 from clom.photos.teach import learn_pictures
 from clom.storage.fingerprint import probes
 from clom.storage.model_file import load_model, save_model
@@ -66,17 +66,20 @@ def test_one_bit(old: Path) -> None:
     assert [check.verdict for check in verify(path)] == ["changed", "identical", "identical"]
 
 
-def test_answers_are_compared_too(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("changed", ["blocks", "belonging"])
+def test_answers_are_compared_too(changed: str, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers that are the same do not help if another program computes with them."""
     method, path = later(old)
     save_model(path, method)
-    honest = type(method).block
+    honest = type(method).blocks_and_belonging
     n_tasks = len(method.tasks)
 
-    def other(self: Method, pixels: torch.Tensor, task: int) -> torch.Tensor:
-        return honest(self, pixels, task) + (1e-6 if len(self.tasks) == n_tasks and task == 1 else 0)
+    def other(self: Method, pixels: torch.Tensor, tasks: list[int]) -> tuple[Blocks, torch.Tensor]:
+        blocks, belonging = honest(self, pixels, tasks)
+        wrong = 1e-6 if len(self.tasks) == n_tasks and tasks == [1] else 0
+        return ([blocks[0] + wrong], belonging) if changed == "blocks" else (blocks, belonging + wrong)
 
-    monkeypatch.setattr(type(method), "block", other)
+    monkeypatch.setattr(type(method), "blocks_and_belonging", other)
     assert [check.verdict for check in verify(path, old)] == ["identical", "changed", "new"]
 
 

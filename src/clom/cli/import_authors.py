@@ -36,7 +36,7 @@ def import_authors_command(
     classes = sum(task.n_classes for task in method.tasks)
     Console().print(
         f"{target}: {len(method.tasks)} tasks, {classes} classes, {method.n_parameters() / 1e6:.2f} M parameters, "
-        f"calibration: {next(iter(method.calibrations()))}",
+        f"calibration: {method.calibration_name}",
         highlight=False,
         soft_wrap=True,
     )

@@ -97,10 +97,8 @@ class _Model:
         self.classes = {name for task in self.predictor.method.tasks for name in task.class_names}
 
     def check(self, task: str | None) -> None:
-        from clom.photos.predict import task_number
-
         if task is not None:
-            task_number(self.predictor.method, task)
+            self.predictor.method.task_number(task)
 
     def answers(self, files: Sequence[Path], skipped: list[Skipped], *question: Any) -> Iterator[Answered]:
         return _answers(self.predictor, files, skipped, *question)

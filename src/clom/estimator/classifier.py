@@ -33,7 +33,6 @@ from clom.estimator.defaults import net_for, settings_for, with_settings
 from clom.evaluation.metrics import reject_threshold
 from clom.learning.loop import generator
 from clom.methods.families.base import Method
-from clom.methods.families.masked import MaskedMethod
 from clom.methods.registry import method_class
 from clom.settings import Settings
 from clom.storage.model_file import load_model, save_model
@@ -149,7 +148,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, rows: Array, labels: Array) -> None:
         classes, places = np.unique(labels, return_inverse=True)
-        if len(classes) == 1 and isinstance(self.model_, MaskedMethod) and self.model_.learner.rotations == 1:
+        if len(classes) < self.model_.least_classes:
             raise ValueError(
                 f"{self.method} cannot learn one class alone ({classes[0]}): its task would have nothing to tell apart."
                 " Give two classes or more at once, or use a method that can, such as clom."
@@ -221,7 +220,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.model_.blocks(self.layout_.images(self.range_.bytes(rows)))
 
     def _calibrated(self, blocks: list[Tensor]) -> list[Tensor]:
-        return next(iter(self.model_.calibrations().values()))(blocks)
+        return self.model_.calibration(blocks)
 
     # --- data --------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from clom.estimator.arrays import Layout
 from clom.learning.learners.contrastive import ContrastiveSettings
 from clom.learning.loop import Plan
 from clom.methods.families.base import Method
-from clom.methods.families.frozen import FrozenMethod
 from clom.methods.registry import entry, method_class
 from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
 from clom.settings import Settings, merged, set_dotted
@@ -29,7 +28,7 @@ def net_for(method: str, backbone: str | Mapping[str, Any], layout: Layout) -> N
         return kinds[backbone["kind"]].model_validate(backbone)
     if backbone not in BACKBONES:
         raise ValueError(f"backbone is {', '.join(BACKBONES)} or a mapping of settings, not {backbone!r}.")
-    if backbone == "efficientnet-lite0" or (backbone == "auto" and issubclass(method_class(method), FrozenMethod)):
+    if backbone == "efficientnet-lite0" or (backbone == "auto" and method_class(method).needs_pretrained):
         return AdapterSettings()
     colourful = layout.shape[0] == 3 and layout.side >= _COLOUR_SIDE
     if backbone == "resnet18" or (backbone == "auto" and colourful):

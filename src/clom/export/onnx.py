@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clom.errors import UserError, unknown
+from clom.errors import UserError
 from clom.export.graphs import Graph, make_graph
 from clom.extras import require
 from clom.files import write_atomically
@@ -46,7 +46,7 @@ class Exported:
 def export_model(path: Path, method: Method, task: str | None = None) -> Exported:
     """Write all tasks, or one, as one graph. It is compared with the model before anything is written."""
     check_target(path)
-    tasks = [*range(len(method.tasks))] if task is None else [_number(method, task)]
+    tasks = [*range(len(method.tasks))] if task is None else [method.task_number(task)]
     if not tasks:
         raise UserError("The model has learned nothing yet: there is nothing to export.")
     graph = make_graph(method, tasks)
@@ -84,17 +84,10 @@ def metadata(method: Method, tasks: Sequence[int]) -> dict[str, str]:
             }
             for task in tasks
         ],
-        "calibration": next(iter(method.calibrations())),
+        "calibration": method.calibration_name,
         "image_shape": list(method.image_shape),
     }
     return {name: json.dumps(value) for name, value in about.items()}
-
-
-def _number(method: Method, task: str) -> int:
-    names = [learned.name for learned in method.tasks]
-    if task not in names:
-        raise unknown("task", task, names)
-    return names.index(task)
 
 
 # --- the two formats -------------------------------------------------------------------------------------------------
@@ -176,10 +169,10 @@ def _samples(method: Method, count: int) -> Tensor:
 @torch.no_grad()
 def _difference(method: Method, tasks: Sequence[int], run: Runner) -> float:
     """The largest difference to the model's own scores, for batches of one and of three images."""
-    calibrate, largest = next(iter(method.calibrations().values())), 0.0
+    calibrate, largest = method.calibration, 0.0
     for count in (1, 3):
         images = _samples(method, count)
-        raw, own = method.answers(images)
+        raw, own = method.blocks_and_belonging(images)
         blocks = calibrate(raw)
         expected = torch.cat([blocks[task] for task in tasks], 1)
         scores, belonging = run(images)

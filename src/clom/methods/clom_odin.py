@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from clom.data.images import to_unit
+from clom.errors import UserError
 from clom.methods.families.base import Blocks
 from clom.methods.hat import Hat, HatSettings
 from clom.ood.odin import EPS, TEMPERATURE, odin_block
@@ -34,13 +35,16 @@ class ClomOdin(Hat):
     settings_type = ClomOdinSettings
     settings: ClomOdinSettings
 
-    def _scores(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
+    def _batch_blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         # `(C S - 1) T` instead of S, so that tasks with different numbers of classes can be compared.
         images, temperature, eps = to_unit(pixels), self.settings.temperature, self.settings.eps
         return [odin_block(partial(self.task_logits, task=task), images, temperature, eps) for task in tasks]
 
     def odin_block(self, pixels: Tensor, task: int) -> Tensor:
         return self.block(pixels, task)
+
+    def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
+        raise UserError(f"{self.name} cannot be exported: its scores need the gradient with respect to the image.")
 
     def stored_form(self, pixels: Tensor) -> Tensor:
         return pixels  # ODIN perturbs pixels

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.data.stream import Task
@@ -25,6 +25,7 @@ from clom.errors import UserError
 from clom.learning.context import TrainingContext
 from clom.learning.nearest_mean import mean_directions, nearness
 from clom.methods.families.base import LearnedTask
+from clom.methods.families.graphs import FeatureScores, NearestMeans
 from clom.methods.lwf_r import LwfR, LwfRSettings
 from clom.nets import NetSettings
 from clom.nets.plain import CosineHead, LinearHead
@@ -82,6 +83,10 @@ class Icarl(LwfR):
     def scores(self, pixels: Tensor) -> Tensor:
         """`-|phi(x) - mu_c|^2`."""
         return nearness(self.embed(pixels), self.means)
+
+    def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
+        sizes = [self.tasks[task].n_classes for task in tasks]
+        return FeatureScores(self.backbone, NearestMeans(self.means[self.columns(tasks)]), sizes)
 
 
 def mirrored(pixels: Tensor) -> Tensor:

@@ -96,6 +96,7 @@ class Muc(SharedNetwork):
     name = "muc"
     settings_type = MucSettings
     settings: MucSettings
+    read_by_scores = ("backbone", "head", "side")
 
     def __init__(self, net: NetSettings, settings: MucSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)

@@ -17,6 +17,7 @@ from clom.learning.context import TrainingContext
 from clom.learning.heads import discriminants
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.frozen import FrozenMethod, more_rows
+from clom.methods.families.graphs import FeatureScores, linear
 from clom.nets import NetSettings
 from clom.settings import Settings, Share
 
@@ -65,6 +66,11 @@ class Slda(FrozenMethod):
 
     def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
         return F.linear(features, self.weight[rows], self.bias[rows])
+
+    def scoring_graph(self, tasks: Sequence[int]) -> FeatureScores:
+        near = super().scoring_graph(tasks)
+        scores = linear(self._class_rows("weight", tasks), self._class_rows("bias", tasks))
+        return FeatureScores(self.backbone, scores, near.sizes, similarity=near.scores)
 
     def _forget(self, number: int, task: LearnedTask) -> str:
         super()._forget(number, task)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clom.locks import Lock
-from clom.photos.predict import task_number
 from clom.photos.teach import remove_leftovers
 from clom.storage.model_file import load_model, save_model
 
@@ -28,7 +27,7 @@ def forget(path: Path, task: str) -> Forgotten:
     with Lock(path):
         method = load_model(path)
         remove_leftovers(path)
-        number = task_number(method, task)
+        number = method.task_number(task)
         learned, before = method.tasks[number], method.capacity()
         stays = method.forget(number)
         save_model(path.resolve(), method)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from clom.data.images import Images, fitted
-from clom.errors import UserError, unknown
-from clom.methods.families.base import Blocks, Method, strongest
+from clom.errors import UserError
+from clom.methods.families.base import Method
 from clom.methods.families.task_record import is_unknown
 
 FALSE_REJECTION = 0.05
@@ -56,7 +56,7 @@ class Predictor:
         if not method.tasks:
             raise UserError("This model has learned nothing yet. Teach it: clom learn MODEL FOLDER")
         self.method = method
-        self.calibration = next(iter(method.calibrations().values()))
+        self.calibration = method.calibration
         self.sharpness = _typical_logit_scale(method)
 
     @torch.no_grad()
@@ -65,9 +65,9 @@ class Predictor:
     ) -> list[Answer]:
         """One answer for each image; `task` is given if it is known which task they belong to."""
         check_rate(false_rejection)
-        numbers = list(range(len(self.method.tasks))) if task is None else [task_number(self.method, task)]
+        numbers = list(range(len(self.method.tasks))) if task is None else [self.method.task_number(task)]
         pixels = suited(self.method, pixels)
-        blocks, belonging = self.method.answers(pixels) if task is None else self._of_one(pixels, numbers[0])
+        blocks, belonging = self.method.blocks_and_belonging(pixels, None if task is None else numbers)
         calibration = self.calibration if task is None else self.calibration.of_one(numbers[0])
         chances = (self.sharpness * torch.cat(calibration(blocks), 1)).softmax(1)
         classes = [(name, number) for number in numbers for name in self.method.tasks[number].class_names]
@@ -77,14 +77,6 @@ class Predictor:
             likely = [(*classes[column], chance) for column, chance in zip(columns, sure, strict=True)]
             answers.append(self._answer(likely, dict(zip(numbers, own, strict=True)), false_rejection))
         return answers
-
-    def _of_one(self, pixels: Tensor, number: int) -> tuple[Blocks, Tensor]:
-        """What one task says, without asking the others where that is possible."""
-        if type(self.method).answers is Method.answers:
-            blocks = [self.method.block(pixels, number)]
-            return blocks, strongest(blocks, len(pixels))
-        blocks, belonging = self.method.answers(pixels)
-        return [blocks[number]], belonging[:, [number]]
 
     def _answer(self, likely: list[tuple[str, int, float]], own: dict[int, float], false_rejection: float) -> Answer:
         """The task of the best guess has the say in whether it is one of its own."""
@@ -98,14 +90,6 @@ class Predictor:
             familiarity=familiarity,
             belonging={tasks[task].name: score for task, score in own.items()},
         )
-
-
-def task_number(method: Method, name: str) -> int:
-    """Where the task of this name is."""
-    names = [task.name for task in method.tasks]
-    if name not in names:
-        raise unknown("task", name, names)
-    return names.index(name)
 
 
 def suited(method: Method, pixels: Tensor) -> Tensor:

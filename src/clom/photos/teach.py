@@ -151,8 +151,8 @@ def learn_pictures(
 def examine(learner: Method, task: Task) -> tuple[TaskRecord, float]:
     """The record of the task that was just learned, and its accuracy with all classes to choose from."""
     number, held = len(learner.tasks) - 1, task.validation
-    calibration = next(iter(learner.calibrations().values()))
-    blocks = calibration(learner.blocks(held.pixels))
+    raw, belonging = learner.blocks_and_belonging(held.pixels)
+    blocks = learner.calibration(raw)
     scores, start = torch.cat(blocks, 1), sum(block.shape[1] for block in blocks[:number])
     within, overall = blocks[number].argmax(1) == held.labels, scores.argmax(1) == start + held.labels
     record = TaskRecord(
@@ -161,7 +161,7 @@ def examine(learner: Method, task: Task) -> tuple[TaskRecord, float]:
         validation_images=_counts(held, task.n_classes),
         accuracy=float(within.double().mean()),
         sharpness=fit_logit_scale(scores, start + held.labels),
-        belonging=tuple(sorted(learner.belonging(held.pixels)[:, number].tolist())),
+        belonging=tuple(sorted(belonging[:, number].tolist())),
         fingerprint=fingerprint(learner, number),
     )
     return record, float(overall.double().mean())

@@ -9,7 +9,6 @@ import torch
 
 from clom.evaluation.metrics import reject_threshold
 from clom.methods.families.base import Method
-from clom.methods.families.masked import MaskedMethod
 from clom.methods.families.task_record import TaskRecord
 
 _HALVINGS = 100
@@ -25,8 +24,8 @@ def thresholds(method: Method, task: int, rates: Sequence[float]) -> dict[float,
     record = method.tasks[task].record
     if record is not None and record.belonging:
         return {rate: _turning_point(record, rate) for rate in rates}
-    if isinstance(method, MaskedMethod) and bool((mine := method.memory.tasks == task).any()):
-        own = method.belonging(method.memory.pixels[mine])[:, task]
+    if (images := method.held_out_images(task)) is not None:
+        own = method.blocks_and_belonging(images, [task])[1][:, 0]
         return {rate: reject_threshold(own, rate) for rate in rates}
     return {}
 

@@ -78,7 +78,7 @@ def test_what_belongs_is_told_with_the_blocks_and_for_ever(make: Callable[[], Me
     old = torch.empty(len(pixels), 0)
     for count, task in enumerate(tiny_stream, start=1):
         method.learn(task)
-        blocks, belonging = method.answers(pixels)
+        blocks, belonging = method.blocks_and_belonging(pixels)
         assert belonging.shape == (len(pixels), count)
         assert bool(torch.isfinite(belonging).all())
         assert all(torch.equal(a, b) for a, b in zip(blocks, method.blocks(pixels), strict=True))

@@ -56,7 +56,7 @@ class FinishedRun:
     @cached_property
     def calibration(self) -> Affine:
         """The method's own choice, by which it answers."""
-        return next(iter(self.calibrations.values()))
+        return self.method.calibration
 
     @cached_property
     def calibrations(self) -> Mapping[str, Affine]:

@@ -12,7 +12,7 @@ from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.ledger import Row
 from clom.experiments.run import read_finished
-from clom.methods.families.masked import MaskedMethod
+from clom.methods.families.base import Method
 from clom.storage.model_file import load_model
 from clom.storage.tensors import read_tensors
 
@@ -22,9 +22,9 @@ _ALONG_THE_WAY = ("average_incremental_cil",)  # would need the calibrations aft
 def with_fewer_samples(folder: Path, counts: Iterable[int], data: Path | None = None) -> list[Row]:
     """A row for every number of samples per class, as a run with that number alone would have given it."""
     config, method = read_finished(folder), load_model(folder / "model.safetensors")
-    if not isinstance(method, MaskedMethod) or method.settings.calibration != "memory":
+    stored = method.calibration_samples
+    if stored is None:
         raise UserError(f"{folder} is a run without samples for calibration: there is nothing to vary.")
-    stored = method.settings.memory_per_class
     wanted = sorted(set(counts), reverse=True)
     if wanted and not 0 <= wanted[-1] <= wanted[0] < stored:
         raise UserError(f"The run in {folder} keeps {stored} samples per class; numbers below that can be tried.")
@@ -34,7 +34,7 @@ def with_fewer_samples(folder: Path, counts: Iterable[int], data: Path | None = 
     return [_recalibrated(row, method, book, count) for count in wanted]
 
 
-def _recalibrated(row: Row, method: MaskedMethod, book: Scorebook, count: int) -> Row:
+def _recalibrated(row: Row, method: Method, book: Scorebook, count: int) -> Row:
     method.recalibrate(count)
     evaluation = evaluate(book, method.calibrations())
     figures: dict[str, Any] = {name: value for name, value in row.figures.items() if name not in _ALONG_THE_WAY}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from clom.errors import UserError
+from clom.nets.gates import Gates
 from clom.nets.layers import Net
 
 
@@ -32,10 +34,19 @@ class Protection(nn.Module, ABC):
     def features(self, images: Tensor, task: int) -> Tensor:
         """`h(x, k)` as it is used for ever after the task was learned."""
 
+    def compact(self, task: int) -> tuple[Net, Tensor] | None:
+        """A finished task's sub-network as a dense network of its own, called with `(images, 0, {})`, and which of all
+        features it gives; None if a task has none."""
+        return None
+
     def frozen(self, task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
         """A finished task's features without those that are always zero, and which of all features they are."""
-        # Not a lambda: a copy of the method must ask its own copy of the network.
-        return partial(self.features, task=task), torch.arange(self.net.n_features)
+        found = self.compact(task)
+        if found is None:
+            # Not a lambda: a copy of the method must ask its own copy of the network.
+            return partial(self.features, task=task), torch.arange(self.net.n_features)
+        small, kept = found
+        return lambda images: cast(Tensor, small(images, 0, {})), kept
 
     @abstractmethod
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
@@ -52,6 +63,10 @@ class Protection(nn.Module, ABC):
     def make_head(self, task: int, n_outputs: int) -> nn.Module:
         """An untrained head for the task's features."""
         return nn.Linear(self.net.n_features, n_outputs)
+
+    def gates(self, task: int) -> Gates:
+        """Gate group -> gate of each unit as it is used outside training; empty where units have none."""
+        return {}
 
     def capacity(self) -> dict[str, list[float]]:
         """Gate group -> fraction of its units in use after each task; empty where units are never used up."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -86,12 +85,11 @@ class HardAttention(Protection):
         features: Tensor = self.net(images, task, self.gates(task))
         return features
 
-    def frozen(self, task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    def compact(self, task: int) -> tuple[Net, Tensor] | None:
         if not self.settings.binary:
-            return super().frozen(task)
+            return None  # soft gates close no unit
         gates = self.gates(task)
-        small = compact(self.net, task, gates)
-        return lambda images: cast(Tensor, small(images, 0, {})), open_features(self.net, gates)
+        return compact(self.net, task, gates), open_features(self.net, gates)
 
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
         s_max = self.settings.s_max

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -164,13 +164,13 @@ class Supermask(Protection):
         return features
 
     @torch.no_grad()
-    def frozen(self, task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    def compact(self, task: int) -> tuple[Net, Tensor]:
         """Masked once, not for every batch, with the normalisation folded in."""
         net = copy.deepcopy(self.net)
         for name, weight in self._masked_weights(task).items():
             net.get_parameter(name).copy_(weight)
         dense = compact(net, task, {group: torch.ones(size) for group, size in net.gate_sizes().items()})
-        return lambda images: cast(Tensor, dense(images, 0, {})), torch.arange(net.n_features)
+        return dense, torch.arange(net.n_features)
 
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
         """No annealing and no penalty: the density of a mask is fixed."""

@@ -15,18 +15,19 @@ from torch import Tensor, nn
 
 from clom.data.images import to_unit
 from clom.data.stream import Task
-from clom.errors import UserError
+from clom.errors import UserError, unknown
 from clom.learning.calibration import Affine
 from clom.learning.context import TrainingContext
 from clom.learning.loop import generator
 from clom.methods.families.task_record import TaskRecord
 from clom.nets import NetSettings
 from clom.nets.data_parallel import broadcast_state
+from clom.nets.gates import Gates
 from clom.ood.odin import odin_block
 from clom.settings import Settings
 
 Capability = Literal["features", "linear_head", "task_logits"]
-"""Optional methods of a system."""
+"""Optional methods of a system that have no default: see `Method.offers`."""
 Blocks = list[Tensor]
 """One tensor `[images, classes of the task]` of scores for every learned task; high = belongs."""
 
@@ -56,6 +57,8 @@ class Method(nn.Module, ABC):
     settings_type: ClassVar[type[Settings]]
     exact_memory: bool = False
     """Whether old blocks stay bit-identical for ever, so that scores never need computing twice."""
+    needs_pretrained: ClassVar[bool] = False
+    """Whether it works on pretrained features only."""
 
     def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__()
@@ -129,24 +132,80 @@ class Method(nn.Module, ABC):
         """The scores of one task."""
         return self.blocks(pixels)[task]
 
-    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
-        """`blocks`, and how much each image looks like each task's own, `[images, tasks]`; high = belongs.
+    def blocks_and_belonging(self, pixels: Tensor, tasks: Sequence[int] | None = None) -> tuple[Blocks, Tensor]:
+        """The blocks of these tasks, by default of all, and how much each image looks like each task's own images,
+        `[images, tasks]`; high = belongs.
 
-        Each task's numbers have a scale of their own: compare them with those of its own held-out images. A column
-        depends on its task alone, so later tasks never change it.
+        Each task's numbers have a scale of their own: compare them with those of its own held-out images
+        (`clom.ood.rejection`). A column depends on its task alone, so later tasks never change it.
         """
-        blocks = self.blocks(pixels)
+        blocks = self.blocks(pixels) if tasks is None else [self.block(pixels, task) for task in tasks]
         return blocks, strongest(blocks, len(pixels))
 
     def belonging(self, pixels: Tensor) -> Tensor:
-        """The second of `answers`."""
-        return self.answers(pixels)[1]
+        """The second of `blocks_and_belonging`, for all tasks."""
+        return self.blocks_and_belonging(pixels)[1]
 
-    # --- optional: what a system may offer besides its blocks, for OOD scores
+    def task_number(self, name: str) -> int:
+        """The position of the task of this name."""
+        names = [task.name for task in self.tasks]
+        if name not in names:
+            raise unknown("task", name, names)
+        return names.index(name)
+
+    def sub_network(self, task: int) -> dict[str, Tensor]:
+        """Every number that the task's scores are computed from, by name; names do not tell the task's position.
+
+        Two models with equal ones answer alike for the task. Methods whose tasks share everything give everything.
+        """
+        return dict(self.state_dict())
+
+    @property
+    def calibration_name(self) -> str:
+        """The name of the preferred calibration."""
+        return next(iter(self.calibrations()))
+
+    @property
+    def calibration(self) -> Affine:
+        """The preferred calibration: the one that predictions use."""
+        return self.calibrations()[self.calibration_name]
+
+    # --- optional: what a system may offer besides; callers do without what it does not ------------------------------
 
     def offers(self, capability: Capability) -> bool:
-        """Whether this system implements one of the optional methods below."""
+        """Whether this system implements one of the optional methods that have no default."""
         return getattr(type(self), capability) is not getattr(Method, capability)
+
+    @property
+    def least_classes(self) -> int:
+        """The fewest classes that a task may have."""
+        return 1
+
+    def calibrations(self) -> Mapping[str, Affine]:
+        """Ways of making the blocks comparable, the preferred one first; none changes a prediction within a task."""
+        return {"none": Affine.identity(len(self.tasks))}
+
+    @property
+    def calibration_samples(self) -> int | None:
+        """Samples per class that the calibration was fitted to; None for a system that stores none for that."""
+        return None
+
+    def recalibrate(self, samples_per_class: int) -> None:
+        """Drop stored samples beyond so many per class and fit the calibration again: as if it had been trained with
+        that setting."""
+        raise UserError(f"{self.name} stores no samples for calibration.")
+
+    def held_out_images(self, task: int) -> Tensor | None:
+        """Stored images of a task that it was not trained on, in a form that `blocks` takes; None if there are none."""
+        return None
+
+    def gates(self, task: int) -> Gates:
+        """Gate group -> gate of each of its units, in [0, 1]; empty for systems without gates."""
+        return {}
+
+    def capacity(self) -> Mapping[str, Sequence[float]]:
+        """Gate group -> fraction of its units in use after each task; empty for systems without gates."""
+        return {}
 
     def features(self, pixels: Tensor, task: int) -> Tensor:
         """`[images, d]`: what the task's head reads."""
@@ -165,20 +224,14 @@ class Method(nn.Module, ABC):
         logits_of = partial(self.task_logits, task=task)
         return torch.cat([odin_block(logits_of, to_unit(part)) for part in torch.split(pixels, 256)])
 
-    def sub_network(self, task: int) -> dict[str, Tensor]:
-        """Every number that the task's scores are computed from, by name; names do not tell the task's position.
-
-        Two models with equal ones answer alike for the task. Methods whose tasks share everything give everything.
-        """
-        return dict(self.state_dict())
-
-    def calibrations(self) -> Mapping[str, Affine]:
-        """Ways of making the blocks comparable, the preferred one first; they never change an answer within a task."""
-        return {"none": Affine.identity(len(self.tasks))}
-
-    def capacity(self) -> Mapping[str, Sequence[float]]:
-        """Gate group -> fraction of its units in use after each task; empty for methods without gates."""
-        return {}
+    def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
+        """What export writes: a module from images in [0, 1], `[n, channels, height, width]`, to the raw scores of
+        these tasks side by side, `[n, classes]`, and their `belonging`, `[n, tasks]`; in operations that torch.export
+        can trace for any n."""
+        raise UserError(
+            f"{self.name} cannot be exported: it does not say how to compute its scores as one graph "
+            "(Method.scoring_graph)."
+        )
 
     def n_parameters(self) -> int:
         """Numbers that inference needs."""

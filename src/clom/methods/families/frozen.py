@@ -25,6 +25,7 @@ from clom.learning.context import TrainingContext
 from clom.learning.nearest_mean import nearness
 from clom.learning.progress import Progress
 from clom.methods.families.base import Blocks, LearnedTask, Method, seeded, strongest
+from clom.methods.families.graphs import FeatureScores, NearestMeans
 from clom.nets import NetSettings
 from clom.nets.pretrained.efficientnet_lite import EfficientNetLite0, PretrainedSettings
 from clom.settings import Settings
@@ -33,6 +34,7 @@ from clom.settings import Settings
 class FrozenMethod(Method):
     """Scores of all classes so far from frozen features; blocks are slices of them."""
 
+    needs_pretrained = True
     kept_by_class: ClassVar[tuple[str, ...]]
     """Buffers with a row for each class."""
     read_by: ClassVar[tuple[str, ...]]
@@ -66,6 +68,15 @@ class FrozenMethod(Method):
         start = sum(learned.n_classes for learned in self.tasks[:task])
         return slice(start, start + self.tasks[task].n_classes)
 
+    def _class_rows(self, name: str, tasks: Sequence[int]) -> Tensor:
+        """Of a buffer with a row for each class: those of the classes of these tasks."""
+        values: Tensor = getattr(self, name)
+        return torch.cat([values[self.rows(task)] for task in tasks])
+
+    def scoring_graph(self, tasks: Sequence[int]) -> FeatureScores:
+        near = NearestMeans(F.normalize(self._class_rows("means", tasks)).float())
+        return FeatureScores(self.backbone, near, [self.tasks[task].n_classes for task in tasks])
+
     def sub_network(self, task: int) -> dict[str, Tensor]:
         read_by = {name: getattr(self, name)[self.rows(task)] for name in self.read_by}
         return read_by | {f"backbone.{name}": value for name, value in self.backbone.state_dict().items()}
@@ -78,11 +89,13 @@ class FrozenMethod(Method):
         return ""
 
     @torch.no_grad()
-    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+    def blocks_and_belonging(self, pixels: Tensor, tasks: Sequence[int] | None = None) -> tuple[Blocks, Tensor]:
         """An image belongs to a task as much as it is near to the mean of one of its classes."""
-        features, tasks = self.embed(pixels), range(len(self.tasks))
-        blocks = [self.scores(features, self.rows(task)) for task in tasks]
-        return blocks, strongest([self.near(features, self.rows(task)) for task in tasks], len(pixels))
+        features = self.embed(pixels)
+        rows = [self.rows(task) for task in (range(len(self.tasks)) if tasks is None else tasks)]
+        return [self.scores(features, own) for own in rows], strongest(
+            [self.near(features, own) for own in rows], len(pixels)
+        )
 
     def near(self, features: Tensor, rows: slice) -> Tensor:
         """How near features are to the means of some classes, `[n, classes]`."""

@@ -21,7 +21,10 @@ from clom.learning.learners.base import Learner
 from clom.learning.loop import generator
 from clom.learning.protection.base import Protection
 from clom.methods.families.base import Blocks, LearnedTask, Method
+from clom.methods.families.graphs import MaskedScores, TaskScores
 from clom.nets import NetSettings
+from clom.nets.gates import Gates
+from clom.nets.networks.adapters import AdapterNet
 from clom.settings import Count, Settings
 
 
@@ -62,7 +65,7 @@ class MaskedMethod(Method):
         self.memory = Memory()
         self.typical = nn.ParameterList()  # of each task: what `scale` divides by
         self.fitted = nn.ParameterList()  # the memory's scales and shifts (and cross), anew after each task
-        self._networks: dict[int, _TaskNetwork] = {}  # made when a task is first asked; not part of what is saved
+        self._networks: dict[int, TaskNetwork] = {}  # made when a task is first asked; not part of what is saved
         self.register_load_state_dict_post_hook(_forget_networks)  # type: ignore[no-untyped-call]
 
     def capacity(self) -> Mapping[str, Sequence[float]]:
@@ -71,6 +74,10 @@ class MaskedMethod(Method):
     def n_parameters(self) -> int:
         """Shared weights, and of all tasks: gates, normalisation and heads. The projection g is gone by now."""
         return sum(p.numel() for part in (self.protection, self.heads) for p in part.parameters())
+
+    @property
+    def least_classes(self) -> int:
+        return 1 if self.learner.rotations > 1 else 2  # a lone class is told from its own rotations, or from nothing
 
     @property
     def memory_bytes(self) -> int:
@@ -127,6 +134,8 @@ class MaskedMethod(Method):
             asked["mirror"] = torch.tensor(True)
         return self.protection.sub_network(task) | head | asked
 
+    # --- scores ------------------------------------------------------------------------------------------------------
+
     def block(self, pixels: Tensor, task: int) -> Tensor:
         return self._blocks(pixels, [task])[0]
 
@@ -137,38 +146,50 @@ class MaskedMethod(Method):
     def _blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         if not len(pixels):
             return [torch.empty(0, self.tasks[task].n_classes) for task in tasks]
-        parts = [self._scores(part, tasks) for part in torch.split(pixels, self._portion)]
+        parts = [self._batch_blocks(part, tasks) for part in torch.split(pixels, self._portion)]
         return [torch.cat(of_task) for of_task in zip(*parts, strict=True)]
 
-    @torch.no_grad()
-    def answers(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
-        if not len(pixels) or not self.heads or not isinstance(self.heads[0], DiscriminantHead):
-            return super().answers(pixels)
-        kept = self.stored_form(pixels)
-        similarity = [self._similarities(part) for part in torch.split(kept, self._portion)]
-        return self.blocks(kept), torch.cat(similarity)
-
-    def _similarities(self, pixels: Tensor) -> Tensor:
-        turned, columns = self._turned(pixels), []
-        for task, head in enumerate(self.heads):
-            assert isinstance(head, DiscriminantHead)
-            columns.append(head.similarity(self.protection.features(turned, task), self.learner.rotations))
-        return torch.stack(columns, 1)
-
-    def _scores(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
-        turned = self._turned(pixels)
-        return [self._averaged(turned, task) for task in tasks]
+    def _batch_blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
+        """The blocks of as many images as are computed at once."""
+        views = self._views(pixels)
+        return [self._network(task)(views) for task in tasks]
 
     def task_logits(self, images: Tensor, task: int) -> Tensor:
-        return self._averaged(self._turned(images), task)
+        return self._network(task)(self._views(images))
 
-    def _turned(self, pixels: Tensor) -> Tensor:
+    @torch.no_grad()
+    def blocks_and_belonging(self, pixels: Tensor, tasks: Sequence[int] | None = None) -> tuple[Blocks, Tensor]:
+        """With discriminant heads an image belongs to a task as much as its features lie in the span of a class."""
+        chosen = range(len(self.tasks)) if tasks is None else tasks
+        heads = {task: head for task in chosen if isinstance(head := self.heads[task], DiscriminantHead)}
+        if not len(pixels) or not heads or len(heads) < len(chosen):
+            return super().blocks_and_belonging(pixels, tasks)
+        blocks, belonging = [], []
+        for part in torch.split(pixels, self._portion):
+            views = self._views(part)
+            blocks.append([self._network(task)(views) for task in chosen])
+            # Of the masked network, not of the compact one, which rounds differently: model files record these numbers.
+            similar = [
+                head.similarity(self.protection.features(views, task), self.learner.rotations)
+                for task, head in heads.items()
+            ]
+            belonging.append(torch.stack(similar, 1))
+        return [torch.cat(of_task) for of_task in zip(*blocks, strict=True)], torch.cat(belonging)
+
+    def _views(self, pixels: Tensor) -> Tensor:
         """All rotations as one batch, after the part of the network that is the same for all tasks, if there is one."""
         if pixels.ndim == 3:  # a stored_form
             return pixels.transpose(0, 1).flatten(0, 1)
         images = with_mirrored(to_unit(pixels)) if self.settings.mirror else to_unit(pixels)
         turned = rotations(images, self.learner.rotations).contiguous(memory_format=torch.channels_last)
         return self.protection.net.frozen(turned)
+
+    def _network(self, task: int) -> TaskNetwork:
+        if task not in self._networks:
+            self._networks[task] = TaskNetwork(
+                *self.protection.frozen(task), self.heads[task], self.learner.rotations, self.settings.mirror
+            )
+        return self._networks[task]
 
     @torch.no_grad()
     def stored_form(self, pixels: Tensor) -> Tensor:
@@ -177,23 +198,26 @@ class MaskedMethod(Method):
         if not self.protection.net.begins_frozen or pixels.ndim == 3:
             return pixels
         count = self.learner.rotations
-        parts = [self._turned(part).view(count, len(part), -1) for part in torch.split(pixels, self._portion)]
+        parts = [self._views(part).view(count, len(part), -1) for part in torch.split(pixels, self._portion)]
         return torch.cat(parts, 1).transpose(0, 1).contiguous()
 
-    def _averaged(self, turned: Tensor, task: int) -> Tensor:
-        """Eq. 6: rotation r of the image reads block r of the head."""
-        count = self.learner.rotations
-        by_rotation = self._network(task)(turned).view(count, -1, count, self.tasks[task].n_classes)
-        own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
-        scores = own.mean(-1)
-        return without_mirrored(scores) if self.settings.mirror else scores
+    def held_out_images(self, task: int) -> Tensor | None:
+        own = self.memory.pixels[self.memory.tasks == task]
+        return own if len(own) else None
 
-    def _network(self, task: int) -> Callable[[Tensor], Tensor]:
-        """Images to head outputs, on the task's open units alone."""
-        if task not in self._networks:
-            features_of, kept = self.protection.frozen(task)
-            self._networks[task] = _TaskNetwork(features_of, self.heads[task], kept)
-        return self._networks[task]
+    def gates(self, task: int) -> Gates:
+        return self.protection.gates(task)
+
+    def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
+        net, rotations, mirror = self.protection.net, self.learner.rotations, self.settings.mirror
+        parts = []
+        for task in tasks:
+            found = self.protection.compact(task)
+            if found is None:
+                raise UserError(f"{self.name} cannot be exported with soft gates (attention.binary: false).")
+            parts.append(TaskScores(*found, self.heads[task], net.n_features, rotations, mirror))
+        frozen = net.backbone if isinstance(net, AdapterNet) else None
+        return MaskedScores(parts, frozen, rotations, mirror)
 
     @torch.no_grad()
     def features(self, pixels: Tensor, task: int) -> Tensor:
@@ -228,10 +252,15 @@ class MaskedMethod(Method):
         own = self.block(images.pixels, number)
         return own.gather(1, images.labels[:, None]).mean().clamp(min=1e-6)
 
-    def recalibrate(self, memory_per_class: int) -> None:
-        """Keep only so many of the stored samples: then everything is as if it had been learned with that setting."""
-        self.settings = self.settings.model_copy(update={"memory_per_class": memory_per_class})
-        self.memory.shrink(memory_per_class)
+    @property
+    def calibration_samples(self) -> int | None:
+        return self.settings.memory_per_class if self.settings.calibration == "memory" else None
+
+    def recalibrate(self, samples_per_class: int) -> None:
+        if self.calibration_samples is None:
+            super().recalibrate(samples_per_class)
+        self.settings = self.settings.model_copy(update={"memory_per_class": samples_per_class})
+        self.memory.shrink(samples_per_class)
         self._fit_to_memory()
 
     def _fit_to_memory(self) -> None:
@@ -258,19 +287,25 @@ def _forget_networks(method: nn.Module, _: object) -> None:
     method._networks = {}
 
 
-class _TaskNetwork:
-    """A task's features and its head, both without what is always zero."""
+class TaskNetwork:
+    """A finished task's scores from views: its features and its head, both without what is always zero."""
 
-    def __init__(self, features_of: Callable[[Tensor], Tensor], head: nn.Module, kept: Tensor) -> None:
-        self.features_of, self.head = features_of, head
+    def __init__(
+        self, features_of: Callable[[Tensor], Tensor], kept: Tensor, head: nn.Module, rotations: int, mirror: bool
+    ) -> None:
+        self.features_of, self.head, self.rotations, self.mirror = features_of, head, rotations, mirror
         if isinstance(head, nn.Linear) and len(kept) < head.in_features:
             self.head = nn.Linear(len(kept), head.out_features)
             self.head.weight = nn.Parameter(head.weight.detach()[:, kept].contiguous(), requires_grad=False)
             self.head.bias = head.bias
 
-    def __call__(self, images: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.features_of(images))
-        return outputs
+    def __call__(self, views: Tensor) -> Tensor:
+        """Eq. 6: rotation r of the image reads block r of the head, and the blocks are averaged."""
+        outputs = self.head(self.features_of(views))
+        by_rotation = outputs.view(self.rotations, -1, self.rotations, outputs.shape[1] // self.rotations)
+        own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
+        scores = own.mean(-1)
+        return without_mirrored(scores) if self.mirror else scores
 
 
 def _constant(values: Tensor) -> nn.Parameter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from clom.learning.context import State, TrainingContext
 from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.methods.families.base import Blocks, LearnedTask, Method, seeded
+from clom.methods.families.graphs import SharedScores
 from clom.nets import NetSettings
 from clom.nets.plain import Backbone, CosineHead, LinearHead
 from clom.settings import Settings
@@ -34,6 +36,8 @@ class SharedNetwork(Method):
     """One network and one head over all classes seen so far. Labels inside count through all tasks."""
 
     settings: SharedSettings
+    read_by_scores: ClassVar[tuple[str, ...]] = ("backbone", "head")
+    """The attributes that `scores` is computed from: all that export takes along."""
 
     def __init__(self, net: NetSettings, settings: SharedSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
@@ -65,6 +69,11 @@ class SharedNetwork(Method):
         """Where each task's classes start when classes are counted through all tasks."""
         return torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)[:-1]
 
+    def columns(self, tasks: Sequence[int]) -> Tensor:
+        """Where the classes of these tasks are when classes are counted through all tasks."""
+        starts = self.offsets()
+        return torch.cat([torch.arange(self.tasks[task].n_classes) + starts[task] for task in tasks])
+
     def logits(self, images: Tensor) -> Tensor:
         """Of prepared images, for all classes seen so far; used in training, with gradients."""
         outputs: Tensor = self.head(self.backbone(images))
@@ -82,6 +91,10 @@ class SharedNetwork(Method):
     def features(self, pixels: Tensor, task: int) -> Tensor:
         """The same for every task: the network is shared."""
         return self.embed(pixels)
+
+    def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
+        sizes = [self.tasks[task].n_classes for task in tasks]
+        return SharedScores(self, self.read_by_scores, self.columns(tasks), sizes)
 
     @torch.no_grad()
     def embed(self, pixels: Tensor) -> Tensor:

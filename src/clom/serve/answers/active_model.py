@@ -10,9 +10,7 @@ from typing import Any
 import torch
 
 from clom.errors import UserError
-from clom.learning.protection.hard_attention import HardAttention
 from clom.methods.families.base import Method
-from clom.methods.families.masked import MaskedMethod
 from clom.photos.predict import Predictor
 from clom.storage.describe import describe_method
 from clom.storage.model_file import load_model
@@ -78,11 +76,10 @@ def rejection(method: Method) -> dict[str, Any]:
 @torch.no_grad()
 def units(method: Method) -> list[dict[str, Any]]:
     """Of each layer: its units, and for every task how many it was the first to open and how many it shares."""
-    if not isinstance(method, MaskedMethod) or not isinstance(method.protection, HardAttention):
-        return []
-    masks = [method.protection.gates(task) for task in range(len(method.tasks))]
+    masks = [method.gates(task) for task in range(len(method.tasks))]
     layers = []
-    for group, size in method.protection.net.gate_sizes().items():
+    for group in masks[0] if masks else ():
+        size = len(masks[0][group])
         used, tasks = torch.zeros(size, dtype=torch.bool), []
         for learned, mask in zip(method.tasks, masks, strict=True):
             opened = mask[group] > 0.5

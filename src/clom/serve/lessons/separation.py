@@ -8,7 +8,6 @@ import torch
 
 from clom.evaluation.metrics import auc, pair_grid
 from clom.methods.families.base import Method
-from clom.methods.families.masked import MaskedMethod
 
 _MOST_PER_TASK = 24
 
@@ -19,14 +18,14 @@ def separation(method: Method) -> dict[str, Any] | None:
 
     These are few, and the model was calibrated with them, which moves no picture past another within a task's scores.
     """
-    if not isinstance(method, MaskedMethod) or not len(method.memory) or len(method.tasks) < 2:
+    if len(method.tasks) < 2:
         return None
-    memory, scores = method.memory, []
+    scores = []
     for task in range(len(method.tasks)):
-        rows = (memory.tasks == task).nonzero()[:, 0]
-        if not len(rows):
+        images = method.held_out_images(task)
+        if images is None:
             return None
-        rows = rows[torch.linspace(0, len(rows) - 1, min(len(rows), _MOST_PER_TASK)).round().long()]
-        scores.append(list(method.belonging(memory.pixels[rows]).unbind(1)))
+        rows = torch.linspace(0, len(images) - 1, min(len(images), _MOST_PER_TASK)).round().long()
+        scores.append(list(method.belonging(images[rows]).unbind(1)))
     grid = pair_grid(scores, auc)
     return {"tasks": [task.name for task in method.tasks], "auc": grid, "pictures": [len(own[0]) for own in scores]}
