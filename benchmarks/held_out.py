@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 
 from clom import machine
-from clom.data import catalog
 from clom.data.images import DataSet
+from clom.data.sources import DataSettings
 from clom.data.stream import Stream
 from clom.evaluation.metrics import Evaluation, evaluate
 from clom.evaluation.scorebook import Scorebook
-from clom.experiments.config import DataSettings, RunConfig, parse_overrides, resolve
+from clom.experiments.config import RunConfig, parse_overrides, resolve
 
 HELD = 5  # one image in so many
 DRAW = 5  # the seed of which ones, the same for every recipe
@@ -29,7 +29,7 @@ DRAW = 5  # the seed of which ones, the same for every recipe
 
 def held_out(data: DataSettings, folder: Path | None, seed: int) -> Stream:
     """The experiment's tasks, with training images that are kept back in the place of its test images."""
-    full = catalog.load(data.set, folder)
+    full = data.load(folder)
     randomness = torch.Generator().manual_seed(DRAW)
     learned, asked = [], []
     for label in range(len(full.class_names)):

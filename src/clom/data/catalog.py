@@ -98,10 +98,11 @@ def available(name: str, folder: Path | None = None) -> bool:
 
 def search_path(folder: Path | None = None) -> list[Path]:
     """The places looked at, in order: the given folder, the one in `CLOM_DATA`, the cache of this machine."""
-    return list(dict.fromkeys([*_given(folder), cache_folder()]))
+    return list(dict.fromkeys([*given_folders(folder), cache_folder()]))
 
 
-def _given(folder: Path | None) -> list[Path]:
+def given_folders(folder: Path | None) -> list[Path]:
+    """Where the user keeps data sets: the given folder, and the one in `CLOM_DATA`."""
     return [Path(place).expanduser() for place in (folder, os.environ.get("CLOM_DATA")) if place]
 
 
@@ -115,7 +116,7 @@ def cache_folder() -> Path:
 def _made(name: str, maker: Maker, folder: Path | None) -> DataSet:
     """What a function of somebody's own returns, under the name that it was asked for by."""
     whose = f"The data set '{name}' ({SETS.entry(name).origin})"
-    given = next(iter(_given(folder)), None)
+    given = next(iter(given_folders(folder)), None)
     try:
         found = maker(given) if _takes_folder(maker) else maker()
     except UserError:

@@ -6,14 +6,18 @@ Nothing here needs torch, so that a small process of its own can decode what str
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from clom.errors import DataError
+
+T = TypeVar("T")
 
 MOST_PIXELS = 50_000_000
 """What is decoded at once, at up to eight bytes a pixel: 200 to 400 MB, whatever the file promises."""
@@ -35,11 +39,20 @@ def decode(source: Path | BytesIO, size: int) -> NDArray[np.uint8]:
 
     A `DataError` says in a few words what is wrong with the picture.
     """
+    return _opened(source, lambda image: _square(image, size))
+
+
+def picture_size(source: Path | BytesIO) -> tuple[int, int]:
+    """Width and height as the file's header has them; nothing is decoded. Raises a `DataError` as `decode` does."""
+    return _opened(source, lambda image: image.size)
+
+
+def _opened(source: Path | BytesIO, use: Callable[[Image.Image], T]) -> T:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about bombs, which are judged below, and odd metadata
             with Image.open(source, formats=_formats()) as image:
-                return _square(image, size)
+                return use(image)
     except DataError:
         raise
     except UnidentifiedImageError:

@@ -52,6 +52,11 @@ class Pictures:
         train, validating = (self.images[torch.cat(part).sort().values] for part in (kept, held))
         return Task(name, self.class_names, train, validating)
 
+    def part(self, rows: Tensor, with_skipped: bool = True) -> Pictures:
+        """Those that the mask `rows` marks."""
+        paths = tuple(path for path, chosen in zip(self.paths, rows.tolist(), strict=True) if chosen)
+        return Pictures(self.class_names, self.images[rows], paths, self.skipped if with_skipped else ())
+
 
 def read_folder(
     folder: Path,
@@ -85,6 +90,11 @@ def read_folder(
 def class_names_of(folder: Path, least_classes: int = 2) -> tuple[str, ...]:
     """The names that `read_folder` would give the classes, without reading a picture."""
     return tuple(_classes(folder, least_classes)[0])
+
+
+def picture_files(folder: Path) -> list[Path]:
+    """The files that `read_folder` would try to read."""
+    return [path for files in _classes(folder, least=1)[0].values() for path in files]
 
 
 def read_picture(path: Path, size: int) -> Tensor:
@@ -127,7 +137,7 @@ def _classes(folder: Path, least: int) -> tuple[dict[str, list[Path]], list[Skip
         inner, classes[name] = _content(path)
         if inner and not classes[name]:
             raise UserError(
-                f"'{name}' in {folder} holds no pictures but folders ({_some(file.name for file in inner)}). If these "
+                f"'{name}' in {folder} holds no pictures but folders ({listed(file.name for file in inner)}). If these "
                 f"are the classes, give {path} instead; otherwise put the pictures directly into {path}."
             )
         skipped += [Skipped(file, "a folder inside of a class: its files are not read") for file in inner]
@@ -164,13 +174,13 @@ def _check_amounts(
         return
     problem = f"Each class needs {least} pictures or more; in {folder} these have fewer: {', '.join(few)}."
     if skipped:
-        reasons = _some(f"{file.path.name} ({file.reason})" for file in skipped)
+        reasons = listed(f"{file.path.name} ({file.reason})" for file in skipped)
         problem += f" {len(skipped)} files were skipped: {reasons}."
     raise UserError(problem)
 
 
-def _some(items: Iterable[str], most: int = 3) -> str:
+def listed(items: Iterable[str], most: int = 3) -> str:
     """The first few of them, and how many more there are."""
-    listed = list(items)
-    rest = [f"and {len(listed) - most} more"] if len(listed) > most else []
-    return ", ".join([*listed[:most], *rest])
+    every = list(items)
+    rest = [f"and {len(every) - most} more"] if len(every) > most else []
+    return ", ".join([*every[:most], *rest])

@@ -11,7 +11,8 @@ import math
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -239,12 +240,28 @@ def _read_tiny_picture(path: Path) -> Bytes:
 # --- npz and the embedded digits ------------------------------------------------------------------------------------
 
 
-def read_npz_images(path: Path, n_classes: int) -> Images:
-    """An npz file with `images` (uint8, `[n, height, width, channels]`) and `labels`; never unpickles anything."""
+@dataclass(frozen=True)
+class NpzArrays:
+    """What an npz file holds: its images, `[n, channels, height, width]`, with labels as they are in the file."""
+
+    train: tuple[Bytes, Labels]
+    test: tuple[Bytes, Labels] | None
+    class_names: tuple[str, ...] | None
+
+
+def read_npz_arrays(path: Path) -> NpzArrays:
+    """`images` and `labels`, and if they are there `test_images`, `test_labels` and `class_names`.
+
+    Images are uint8 `[n, height, width]`, `[n, height, width, channels]` or `[n, channels, height, width]` with one or
+    three channels. Nothing is ever unpickled.
+    """
     check_regular(path)
     try:
         with zipfile.ZipFile(path) as packed:
-            pixels, labels = _read_npy(packed, "images.npy"), _read_npy(packed, "labels.npy")
+            names = {name.removesuffix(".npy") for name in packed.namelist()}
+            arrays = {
+                name: _read_npy(packed, f"{name}.npy") for name in ("images", "labels", *sorted(names & _NPZ_MORE))
+            }
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     except OSError as error:
@@ -252,11 +269,43 @@ def read_npz_images(path: Path, n_classes: int) -> Images:
     except Exception as error:  # damaged archives and headers make their readers raise anything
         why = str(error)[:_MOST_TEXT] or type(error).__name__
         raise DataError(f"{path}: expected an npz file with 'images' and 'labels', but {why}.") from error
-    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
-        raise DataError(f"{path}: expected 'images' to be uint8 [n, height, width, 1 or 3], found {_describe(pixels)}.")
+    if ("test_images" in arrays) != ("test_labels" in arrays):
+        raise DataError(f"{path}: expected both 'test_images' and 'test_labels', or neither of them.")
+    test = _npz_part(path, arrays, "test_") if "test_images" in arrays else None
+    return NpzArrays(_npz_part(path, arrays, ""), test, _npz_names(path, arrays.get("class_names")))
+
+
+def read_npz_images(path: Path, n_classes: int) -> Images:
+    """The `images` and `labels` of an npz file, whose labels are those of `n_classes` classes."""
+    return as_images(path, *read_npz_arrays(path).train, n_classes)
+
+
+_NPZ_MORE = {"test_images", "test_labels", "class_names"}
+_CHANNELS = (1, 3)
+
+
+def _npz_part(path: Path, arrays: Mapping[str, NDArray[np.generic]], part: str) -> tuple[Bytes, Labels]:
+    pixels, labels = arrays[f"{part}images"], arrays[f"{part}labels"]
+    if pixels.ndim == 3:
+        pixels = pixels[..., None]
+    if pixels.ndim == 4 and pixels.shape[3] in _CHANNELS:
+        pixels = pixels.transpose(0, 3, 1, 2)
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] not in _CHANNELS or 0 in pixels.shape[2:]:
+        raise DataError(
+            f"{path}: expected '{part}images' to be uint8 [n, height, width, 1 or 3], found "
+            f"{_describe(arrays[f'{part}images'])}."
+        )
     if labels.shape != pixels.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(f"{path}: expected {len(pixels)} integers in 'labels', found {_describe(labels)}.")
-    return as_images(path, np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), labels.astype(np.int64), n_classes)
+        raise DataError(f"{path}: expected {len(pixels)} integers in '{part}labels', found {_describe(labels)}.")
+    return np.ascontiguousarray(pixels), labels.astype(np.int64)
+
+
+def _npz_names(path: Path, names: NDArray[np.generic] | None) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise DataError(f"{path}: expected 'class_names' to be a list of texts, found {_describe(names)}.")
+    return tuple(str(name) for name in names)
 
 
 def _read_npy(packed: zipfile.ZipFile, name: str) -> NDArray[np.generic]:

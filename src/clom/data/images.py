@@ -44,6 +44,10 @@ class DataSet:
     class_names: tuple[str, ...]
     train: Images
     test: Images
+    groups: tuple[tuple[str, ...], ...] | None = None
+    """Which classes form a task, in order, where the data say so."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of how the images were read, a sentence each."""
 
     def __post_init__(self) -> None:
         if len(set(self.class_names)) != len(self.class_names):
@@ -77,6 +81,22 @@ def fitted(images: Images, shape: Sequence[int]) -> Images:
     if values.shape[2:] != (height, width):
         values = functional.interpolate(values, (height, width), mode="bilinear", antialias=True)
     return Images(values.round().clamp(0, 255).to(torch.uint8), images.labels)
+
+
+def middle_square(images: Images, side: int) -> Images:
+    """The largest square around the middle of each image, resized."""
+    height, width = images.pixels.shape[2:]
+    shorter = min(height, width)
+    top, left = (height - shorter) // 2, (width - shorter) // 2
+    square = images.pixels[:, :, top : top + shorter, left : left + shorter]
+    return fitted(Images(square, images.labels), (square.shape[1], side, side))
+
+
+def without_colour(*parts: Images) -> tuple[Images, ...]:
+    """With one channel instead of three if no image of any part has colour."""
+    if not all(torch.equal(part.pixels, part.pixels[:, :1].expand_as(part.pixels)) for part in parts):
+        return parts
+    return tuple(Images(part.pixels[:, :1].contiguous(), part.labels) for part in parts)
 
 
 def spread(images: Images, count: int) -> Images:

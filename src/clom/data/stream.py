@@ -34,7 +34,8 @@ class Task:
 class Stream(Sequence[Task]):
     """Tasks in the order in which they are learned; `tests[k]` are the test images of task k, with its labels."""
 
-    def __init__(self, name: str, tasks: Sequence[Task], tests: Sequence[Images]) -> None:
+    def __init__(self, name: str, tasks: Sequence[Task], tests: Sequence[Images], notes: Sequence[str] = ()) -> None:
+        """`notes` are sentences for the user about how the images were read."""
         if len(tasks) != len(tests):
             raise ValueError(f"{len(tasks)} tasks need as many test sets, got {len(tests)}")
         shapes = {tuple(images.pixels.shape[1:]) for images in (*(task.train for task in tasks), *tests)}
@@ -42,6 +43,7 @@ class Stream(Sequence[Task]):
             raise ValueError(f"all images of a stream have one shape, got {sorted(shapes)}")
         self.name = name
         self.tests = list(tests)
+        self.notes = tuple(notes)
         self._tasks = tuple(tasks)
 
     @overload
@@ -50,7 +52,7 @@ class Stream(Sequence[Task]):
     def __getitem__(self, index: slice) -> Stream: ...
     def __getitem__(self, index: int | slice) -> Task | Stream:
         if isinstance(index, slice):
-            return Stream(self.name, self._tasks[index], self.tests[index])
+            return Stream(self.name, self._tasks[index], self.tests[index], self.notes)
         return self._tasks[index]
 
     def __len__(self) -> int:
@@ -80,7 +82,8 @@ def split(
     test_per_class: int | None = None,
     seed: int = 0,
 ) -> Stream:
-    """Cuts a data set into tasks, by exactly one of `sizes`, `classes_per_task` or `groups` of class names.
+    """Cuts a data set into tasks, by exactly one of `sizes`, `classes_per_task` or `groups` of class names;
+    none of them is needed for a data set that has groups of its own.
 
     Classes follow one another in natural order, as in the paper, or in a random order given by `order_seed`.
     `train_per_class` images of each class are drawn, and the share `validation` of these (at least one) validates.
@@ -98,7 +101,7 @@ def split(
         kept, held = ([drawn[label][part] for label in group] for part in (0, 1))
         tasks.append(Task(f"task {number}", names, _take(dataset.train, kept), _take(dataset.train, held)))
         tests.append(_take(dataset.test, [_test_rows(dataset, label, test_per_class) for label in group]))
-    return Stream(dataset.name, tasks, tests)
+    return Stream(dataset.name, tasks, tests, dataset.notes)
 
 
 def _check_amounts(validation: float, train_per_class: int | None, test_per_class: int | None) -> None:
@@ -118,6 +121,8 @@ def _group(
     order_seed: int | None,
 ) -> list[list[int]]:
     """The labels of each task, in order."""
+    if dataset.groups is not None and sizes is None and classes_per_task is None and groups is None:
+        groups = dataset.groups
     if sum(way is not None for way in (sizes, classes_per_task, groups)) != 1:
         raise UserError("Say how to cut the classes into tasks with exactly one of sizes, classes_per_task, groups.")
     if groups is not None:

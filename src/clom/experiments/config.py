@@ -12,9 +12,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import Field, ValidationError
 
 from clom import machine
-from clom.data import catalog
-from clom.data.images import DataSet
-from clom.data.stream import Stream, split
+from clom.data.sources import DataSettings
 from clom.errors import UserError, shorten, unknown
 from clom.experiments.catalogue import BUDGETS, Budget, read_experiment, read_recipe
 from clom.experiments.plain_yaml import parse_yaml, read_yaml
@@ -28,36 +26,6 @@ S = TypeVar("S", bound=Settings)
 
 _BYTES_PER_WEIGHT = 16  # itself, its gradient and what optimisers keep
 _MOST_FINDINGS = 10
-
-
-class DataSettings(Settings):
-    """Which images, and how they become tasks."""
-
-    set: str
-    classes_per_task: int | None = None
-    sizes: tuple[int, ...] | None = None
-    groups: tuple[tuple[str, ...], ...] | None = None
-    order_seed: int | None = None
-    validation: float = 0.1
-    train_per_class: int | None = None
-    test_per_class: int | None = None
-
-    def stream(self, folder: Path | None, seed: int) -> Stream:
-        return self.tasks_of(catalog.load(self.set, folder), seed)
-
-    def tasks_of(self, images: DataSet, seed: int) -> Stream:
-        """Images as tasks, wherever they come from."""
-        return split(
-            images,
-            sizes=self.sizes,
-            classes_per_task=self.classes_per_task,
-            groups=self.groups,
-            order_seed=self.order_seed,
-            validation=self.validation,
-            train_per_class=self.train_per_class,
-            test_per_class=self.test_per_class,
-            seed=seed,
-        )
 
 
 class RunConfig(Settings):
