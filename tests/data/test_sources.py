@@ -190,7 +190,7 @@ def arrays(count: int = 12, shape: tuple[int, ...] = (10, 10, 3)) -> dict[str, n
 
 
 def saved(path: Path, **content: np.ndarray) -> Path:
-    np.savez(path, **content)
+    np.savez(path, **content)  # type: ignore[arg-type]
     return path
 
 

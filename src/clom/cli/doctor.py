@@ -48,6 +48,6 @@ def doctor_command(*, data: Path | None = None) -> None:
             if key not in timed:
                 timed[key] = measure(config)
             times.append(duration(estimate_seconds(config, timed[key])))
-        found = "found" if catalog.available(resolve(name).data.set, data) else "missing"
+        found = "found" if resolve(name).data.available(data) else "missing"
         table.add_row(name, found, *times)
     console.print(table)

@@ -271,7 +271,8 @@ def _common_side(places: tuple[Path, ...]) -> int | None:
 
 @lru_cache(maxsize=16)
 def _npz_side(path: Path) -> int:
-    return min(read_npz_arrays(path).train[0].shape[2:])
+    height, width = read_npz_arrays(path).train[0].shape[2:]
+    return int(min(height, width))
 
 
 def _read_npz(path: Path, test: float | None) -> DataSet:

@@ -62,11 +62,13 @@ class Gallery:
 
 def local_stream(run: FinishedRun, data: Path | None) -> Stream | None:
     """The run's images, if they are on this machine; nothing is downloaded."""
-    if not catalog.available(run.config.data.set, data):
+    if not run.config.data.available(data):
         return None
     stream = run.config.data.stream(data, run.config.seed)
     if [len(images) for images in stream.tests] != [len(row[0]) for row in run.blocks]:
-        raise UserError(f"The data set '{run.config.data.set}' found here is not the one that {run.folder} was run on.")
+        raise UserError(
+            f"The images of '{run.config.data.name}' found here are not those that {run.folder} was run on."
+        )
     return stream
 
 

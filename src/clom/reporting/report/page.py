@@ -40,7 +40,7 @@ def write_report(folders: Sequence[Path], path: Path, data: Path | None = None) 
     for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True), start=1):
         pages.append(RunPage(run, name, f"run-{number}", charts, data))
         if not pages[-1].galleries:
-            without.append(run.config.data.set)
+            without.append(run.config.data.name)
     content = render(pages, charts).encode()
     write_atomically(path, content)
     return Written(path, len(content), list(dict.fromkeys(without)))
