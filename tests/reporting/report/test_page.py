@@ -342,5 +342,5 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path, hat: Path) -> N
     shutil.copytree(hat, folder)
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace("test_per_class: 5", "test_per_class: 4", 1))
-    with pytest.raises(UserError, match=r"not the one that .*other was run on"):
+    with pytest.raises(UserError, match=r"not those that .*other was run on"):
         write_report([folder], tmp_path / "page.html")
