@@ -1,0 +1,120 @@
+"""Model files that an earlier version wrote load, answer as they did, and go on learning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clom.data.stream import Stream, Task
+from clom.methods.families.base import Method
+from clom.photos.predict import Predictor
+from clom.photos.teach import teach
+from clom.storage.model_file import load_model, save_model
+from clom.storage.tensors import read_tensors
+from clom.storage.verify import verify
+from photos.pictures import coloured, pictures
+
+FOLDER = Path(__file__).parent / "earlier"
+FILES = sorted(FOLDER.glob("*.safetensors"))
+PHOTOS = [path for path in FILES if path.stem.startswith("photos-")]
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, NDArray[np.generic]]:
+    with np.load(FOLDER / "answers.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def digit_pixels(tiny_stream: Stream) -> Tensor:
+    return torch.cat([test.pixels for test in tiny_stream.tests])[::2]
+
+
+@pytest.fixture(scope="module")
+def photo_pixels() -> Tensor:
+    return torch.cat([coloured(name, 3, seed=9) for name in ("red", "green", "blue", "grey", "violet")])
+
+
+def same(now: Tensor, then: NDArray[np.generic]) -> None:
+    """Equal bits on the processor they were written on; others round differently."""
+    torch.testing.assert_close(now, torch.from_numpy(then), rtol=1e-5, atol=1e-6)
+
+
+def third_task(method: Method, tiny_stream: Stream) -> Task:
+    if method.image_shape == (1, 8, 8):
+        return tiny_stream[2]
+    learned = pictures("violet", "red", count=10).images
+    return Task("more", ("violet", "orange"), learned, learned)
+
+
+def test_nobody_removed_a_file() -> None:
+    assert (len(FILES), len(PHOTOS)) == (25, 4)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_answers_are_those_of_then(
+    path: Path, answers: dict[str, NDArray[np.generic]], digit_pixels: Tensor, photo_pixels: Tensor
+) -> None:
+    method = load_model(path)
+    blocks = method.blocks(photo_pixels if path in PHOTOS else digit_pixels)
+    assert len(blocks) == len(method.tasks) == 2
+    for number, block in enumerate(blocks):
+        same(block, answers[f"{path.stem}/block {number}"])
+    ways = {name: way for name, way in method.calibrations().items() if name != "none"}
+    assert {f"{path.stem}/calibration {name}" for name in ways} == {
+        key for key in answers if key.startswith(f"{path.stem}/calibration ")
+    }
+    for name, way in ways.items():
+        same(torch.cat(way(blocks), 1), answers[f"{path.stem}/calibration {name}"])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_number_is_lost_or_renamed(path: Path, tmp_path: Path) -> None:
+    save_model(tmp_path / "again.safetensors", load_model(path))
+    then, now = read_tensors(path)[0], read_tensors(tmp_path / "again.safetensors")[0]
+    assert list(then) == list(now)
+    assert all(torch.equal(then[name], now[name]) for name in then)
+
+
+@pytest.mark.filterwarnings("ignore:.*(closed every unit|No channel is free).*")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_learning_goes_on(path: Path, tiny_stream: Stream, digit_pixels: Tensor, photo_pixels: Tensor) -> None:
+    method = load_model(path)
+    pixels = photo_pixels if path in PHOTOS else digit_pixels
+    before = method.blocks(pixels)
+    method.learn(third_task(method, tiny_stream))
+    after = method.blocks(pixels)
+    assert len(after) == 3
+    assert all(bool(torch.isfinite(block).all()) for block in after)
+    if method.exact_memory:
+        assert all(torch.equal(old, new) for old, new in zip(before, after, strict=False))
+
+
+@pytest.mark.parametrize("path", PHOTOS, ids=lambda path: path.stem)
+def test_photo_models_keep_their_records(
+    path: Path, answers: dict[str, NDArray[np.generic]], photo_pixels: Tensor
+) -> None:
+    predicted = Predictor(load_model(path))(photo_pixels)
+    for name in ("confidence", "familiarity"):
+        values = [answer.best.confidence if name == "confidence" else answer.familiarity for answer in predicted]
+        same(torch.tensor(values, dtype=torch.float64), answers[f"{path.stem}/{name}"])
+    assert [answer.unknown for answer in predicted] == answers[f"{path.stem}/unknown"].tolist()
+    if path.stem != "photos-slda":  # whose old answers move with every task
+        assert [check.verdict for check in verify(path)] == ["identical", "identical"]
+
+
+def test_photo_models_are_taught_on(tmp_path: Path) -> None:
+    path = tmp_path / "my.model"
+    path.write_bytes((FOLDER / "photos-clom.safetensors").read_bytes())
+    lesson = teach(path, lambda size: pictures("violet", "orange", count=6), "more")
+    assert (lesson.n_tasks, lesson.n_classes) == (3, 6)
+    assert [check.verdict for check in verify(path, FOLDER / "photos-clom.safetensors")] == [
+        "identical",
+        "identical",
+        "new",
+    ]
