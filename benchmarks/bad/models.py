@@ -27,7 +27,7 @@ from clom.experiments.config import RunConfig, resolve
 from clom.methods.clom import Clom
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.masked import MaskedMethod
-from clom.methods.registry import METHODS
+from clom.methods.registry import BUILT_IN
 from clom.storage.model_file import load_model, save_model
 from clom.storage.tensors import read_tensors
 
@@ -195,7 +195,7 @@ def _special() -> Mapping[str, Make]:
     contents |= lying_headers(content) | _values()
     return {
         **{name: in_folder(_FILE, content) for name, content in contents.items()},
-        **{f"{name}, a million times larger": _grown(name) for name in METHODS},
+        **{f"{name}, a million times larger": _grown(name) for name in BUILT_IN},
         **{f"hostile {name}": _hostile(name) for name in hostile_pickles(Path("nowhere"))},
         "hostile checkpoint": lambda folder, _: torch.save(hostile(folder)["os.mkdir"], folder / _FILE),
         "a pipe": lambda folder, _: os.mkfifo(folder / _FILE),
@@ -214,7 +214,7 @@ def _hostile(name: str) -> Make:
 
 
 def _chance(folder: Path, randomness: Random) -> None:
-    base = learned() if randomness.random() < 0.7 else opened(randomness.choice(sorted(METHODS)))
+    base = learned() if randomness.random() < 0.7 else opened(randomness.choice(sorted(BUILT_IN)))
     content = packed(base)
     way = randomness.random()
     if way < 0.4:

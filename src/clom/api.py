@@ -15,9 +15,11 @@ from clom.evaluation.scorebook import Scorebook
 from clom.experiments.catalogue import image_shape_of
 from clom.experiments.config import resolve
 from clom.methods.families.base import Method
+from clom.methods.registry import METHODS, register_method
 from clom.ood.predictors import Predictor
 from clom.ood.registry import PREDICTORS, SCORES
 from clom.ood.scores import Outputs, Score
+from clom.plugins import load_plugin
 from clom.storage import model_file as store
 
 __all__ = [
@@ -31,9 +33,11 @@ __all__ = [
     "Task",
     "evaluate",
     "load_model",
+    "load_plugin",
     "load_stream",
     "make_method",
     "register_dataset",
+    "register_method",
     "register_predictor",
     "register_score",
     "save_model",
@@ -57,13 +61,14 @@ def make_method(
     image_shape: Sequence[int] | None = None,
     **overrides: Any,
 ) -> Method:
-    """A system of the paper with the settings of an experiment, untrained.
+    """A method with the settings of an experiment, untrained.
 
+    `name` is what `clom list methods` shows, or code: `my_file.py:Mine`, `package.module:Mine`.
     `overrides` are settings with dots written as double underscores: `learning__plan__epochs=10`. `image_shape` is
     needed only for images of another shape than the experiment's.
     """
     settings = {option.replace("__", "."): value for option, value in overrides.items()}
-    config = resolve(experiment, name, budget, seed, settings)
+    config = resolve(experiment, METHODS.named(name), budget, seed, settings)
     return config.make_method(image_shape or image_shape_of(experiment))
 
 

@@ -24,7 +24,7 @@ from clom.evaluation.metrics import ClassIncremental, Evaluation
 from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.run import RunResult, TaskResult
 from clom.learning.progress import Progress
-from clom.methods.registry import METHODS
+from clom.methods.registry import BUILT_IN
 from clom.reporting.figures import run_overview as figures
 from clom.storage.model_file import load_model
 
@@ -153,7 +153,7 @@ def test_the_module_is_the_command() -> None:
 def test_list(clom: Clom) -> None:
     outcome = clom("list")
     assert outcome.code == 0
-    assert all(name in outcome.out for name in [*experiment_names(), *METHODS, *BUDGETS])
+    assert all(name in outcome.out for name in [*experiment_names(), *BUILT_IN, *BUDGETS])
     only = clom("list", "methods").out
     assert "clom-no-ood" in only
     assert "digits-5t" not in only

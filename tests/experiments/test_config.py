@@ -16,7 +16,7 @@ from clom.errors import UserError
 from clom.experiments.catalogue import BUDGETS, experiment_names, image_shape_of, read_experiment
 from clom.experiments.config import RunConfig, flatten, parse_overrides, read_settings_file, resolve
 from clom.learning.schedule import Schedule
-from clom.methods.registry import METHODS
+from clom.methods.registry import BUILT_IN
 from clom.nets import AlexNetSettings, ResNet18Settings
 from clom.settings import merged, set_dotted
 
@@ -33,7 +33,7 @@ def test_every_experiment_of_the_paper_is_there() -> None:
     assert list(BUDGETS) == ["smoke", "cpu", "paper"]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", BUILT_IN)
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("experiment", experiment_names())
 def test_everything_resolves(experiment: str, budget: str, method: str) -> None:
@@ -43,7 +43,7 @@ def test_everything_resolves(experiment: str, budget: str, method: str) -> None:
     again = RunConfig.model_validate(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json"))))
     assert again == config
     # What a variant is must not be undone by an experiment's own values.
-    for name, value in METHODS[method].preset:
+    for name, value in BUILT_IN[method].preset:
         assert flatten(config.settings)[name] == value
     if budget == "smoke":
         assert config.make_method(image_shape_of(experiment)).tasks == []
@@ -128,7 +128,7 @@ def test_variants_differ_from_clom_in_one_setting(experiment: str) -> None:
     base = flatten(resolve(experiment, "clom", "paper").settings)
     for method in ("clom-no-calibration", "clom-no-ood"):
         other = flatten(resolve(experiment, method, "paper").settings)
-        assert {n: v for n, v in other.items() if base[n] != v} == dict(METHODS[method].preset)
+        assert {n: v for n, v in other.items() if base[n] != v} == dict(BUILT_IN[method].preset)
 
 
 # --- overrides --------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from clom.methods.families.task_record import TaskRecord, now
 from clom.methods.hat import Hat, HatSettings
 from clom.methods.hypernet.method import HyperNet, HyperNetSettings
 from clom.methods.ncm import Ncm, NcmSettings
-from clom.methods.registry import METHODS
+from clom.methods.registry import BUILT_IN
 from clom.methods.slda import Slda, SldaSettings
 from clom.methods.supsup import SupSup, SupSupSettings
 from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
@@ -279,7 +279,7 @@ def test_torch_export(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_every_method_either_agrees_or_says_why_not(name: str, tmp_path: Path) -> None:
     overrides: dict[str, Any] = {"net.channels": [4, 4, 6], "net.hidden": 12} if name not in ("ncm", "slda") else {}
     config = resolve("digits-5t", name, "smoke", 0, overrides)

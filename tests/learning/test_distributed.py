@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clom.methods.registry import METHODS
+from clom.methods.registry import BUILT_IN
 from learning import rank_cases
 from learning.rank_cases import LEARNING, NETS, SETTINGS, differentiate, learn
 from processes import ended, start
@@ -40,7 +40,7 @@ def gradient_differences(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 
 
 def test_every_divisible_method_is_compared() -> None:
-    assert SETTINGS.keys() == {name for name, entry in METHODS.items() if entry.divisible}
+    assert SETTINGS.keys() == {name for name, entry in BUILT_IN.items() if entry.divisible}
 
 
 def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:

@@ -1,14 +1,27 @@
-"""The registry knows every system of the paper by the paper's name."""
+"""Methods by name: those of the paper under the paper's names, and those that people bring."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from clom.methods.families.base import Method
-from clom.methods.registry import METHODS, PAPER_METHODS, method_class
+import clom
+import plugin_files
+from clom.data.stream import Stream, Task
+from clom.errors import UserError
+from clom.experiments.config import resolve
+from clom.experiments.distributed_run import _check_method
+from clom.learning.context import TrainingContext
+from clom.methods.families.base import Blocks, LearnedTask, Method
+from clom.methods.families.shared import SharedNetwork, SharedSettings
+from clom.methods.registry import BUILT_IN, METHODS, PAPER_METHODS, method_class, method_info, method_label
 from clom.reporting.paper.published import paper_experiments
 
 
@@ -16,8 +29,8 @@ def test_all_systems_of_the_paper_are_there() -> None:
     paper = json.loads((resources.files("clom.reporting.paper") / "paper.json").read_text(encoding="utf-8"))
     printed = set(paper["final_accuracy"]) | set(paper["ood_ablation"])
     assert len(printed) == 19
-    assert printed <= {entry.short for entry in METHODS.values()}
-    assert {name for name in PAPER_METHODS if METHODS[name].short not in printed} == {"finetune", "joint"}
+    assert printed <= {entry.short for entry in BUILT_IN.values()}
+    assert {name for name in PAPER_METHODS if BUILT_IN[name].short not in printed} == {"finetune", "joint"}
 
 
 def test_which_experiments_have_a_number() -> None:
@@ -27,8 +40,120 @@ def test_which_experiments_have_a_number() -> None:
     assert paper_experiments("Fine-tuning") == []
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_every_entry_leads_to_a_method(name: str) -> None:
     found = method_class(name)
     assert issubclass(found, Method)
-    assert found.name == name or METHODS[name].preset
+    assert found.name == name or BUILT_IN[name].preset
+
+
+# --- methods that people bring ---------------------------------------------------------------------------------------
+
+
+class Toy(SharedNetwork):
+    """A shared network that never learns.
+
+    The rest of the text is not for lists.
+    """
+
+    def _learn(self, task: Task, context: TrainingContext) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    with plugin_files.clean(METHODS):
+        yield
+
+
+def test_a_registered_method_is_like_any_other(tiny_stream: Stream, tmp_path: Path) -> None:
+    class Own(Toy):
+        pass
+
+    assert clom.register_method("own")(Own) is Own
+    assert Own.name == "own"
+    model = clom.make_method("own", "digits-5t", "smoke", net__hidden=8)
+    assert type(model) is Own
+    assert type(model.settings) is SharedSettings
+    config = resolve("digits-5t", "own", "smoke")
+    assert config.settings == SharedSettings().model_dump(mode="json"), "no recipe: its defaults"
+    model.learn(tiny_stream[0])
+    clom.save_model(tmp_path / "own.safetensors", model)
+    again = clom.load_model(tmp_path / "own.safetensors")
+    assert type(again) is Own
+    images = tiny_stream.tests[0].pixels
+    assert torch.equal(again.block(images, 0), model.block(images, 0))
+
+
+def test_a_method_without_settings_has_none_to_set() -> None:
+    class Bare(Method):
+        def _open_task(self, task: LearnedTask) -> None: ...
+        def _learn(self, task: Task, context: TrainingContext) -> None: ...
+        def blocks(self, pixels: Tensor) -> Blocks:
+            return []
+
+    clom.register_method("bare")(Bare)
+    assert resolve("digits-5t", "bare", "smoke").settings == {}
+    with pytest.raises(UserError, match="no setting 'lr'"):
+        resolve("digits-5t", "bare", "smoke", overrides={"lr": 3})
+
+
+def test_what_is_told_about_a_method_comes_from_its_class() -> None:
+    clom.register_method("plain")(type("Plain", (Toy,), {"__doc__": Toy.__doc__}))
+    info = method_info("plain")
+    assert (info.title, info.short) == ("plain: A shared network that never learns.", "plain")
+    assert (info.keeps, info.divisible, info.of_the_paper) == ("not stated", True, False)
+
+    clom.register_method("told", title="TOLD: by the decorator", keeps="a diary")(type("Told", (Toy,), {}))
+    assert (method_info("told").short, method_info("told").keeps) == ("TOLD", "a diary")
+    said = {"title": "SAID: by itself", "keeps": "much", "divisible": False}
+    clom.register_method("said")(type("Said", (Toy,), said))
+    info = method_info("said")
+    assert (info.title, info.keeps, info.divisible) == ("SAID: by itself", "much", False)
+    clom.register_method("heir")(type("Heir", (method_class("said"),), {}))
+    assert method_info("heir").short == "heir", "a title is of one method alone"
+
+
+def test_a_method_inherits_what_the_table_says_about_a_built_in_one() -> None:
+    clom.register_method("my-icarl")(type("MyIcarl", (method_class("icarl"),), {}))
+    clom.register_method("my-owm")(type("MyOwm", (method_class("owm"),), {}))
+    assert method_info("my-icarl").keeps == BUILT_IN["icarl"].keeps
+    assert [method_info(name).divisible for name in ("my-icarl", "my-owm")] == [True, False]
+    assert method_class("icarl").name == "icarl"
+
+
+def test_labels_of_what_is_not_here() -> None:
+    assert (method_label("clom-odin"), method_label("of a plug-in elsewhere")) == (
+        "CLOM (ODIN)",
+        "of a plug-in elsewhere",
+    )
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        (3, "3 is not a method: a method is a class derived from clom.Method"),
+        (dict, "'dict' is not a method"),
+        (SharedNetwork, "'SharedNetwork' is not a method yet: it does not define _learn"),
+        (lambda: None, "is not a method"),
+    ],
+)
+def test_what_is_no_method_is_refused(thing: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        clom.register_method("thing")(thing)
+    assert "thing" not in METHODS
+
+
+def test_a_name_of_the_paper_stays_the_papers() -> None:
+    with pytest.raises(UserError, match=r"a method 'clom' already \(built in\)"):
+        clom.register_method("clom")(type("Clom", (Toy,), {}))
+    with pytest.raises(UserError, match="lower-case"):
+        clom.register_method("Mine")
+    assert method_class("clom").__module__ == "clom.methods.clom"
+
+
+def test_only_divisible_methods_are_divided() -> None:
+    clom.register_method("alone")(type("Alone", (Toy,), {"divisible": False}))
+    _check_method("hat")
+    with pytest.raises(UserError, match="would not make 'alone' faster"):
+        _check_method("alone")

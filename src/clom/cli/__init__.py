@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 
 from cyclopts import App, CycloptsError
 
@@ -36,13 +36,18 @@ COMMANDS = {
     "export": "Write a model as one ONNX or torch.export file for other programs.",
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",
 }
+HELP = """Teach an image classifier new classes without forgetting.
+
+Every command takes --plugin FILE.py or --plugin MODULE, as often as needed: code that brings methods, networks, data
+sets or scores of your own. What installed packages bring is known without it.
+"""
 IN_SEVERAL_PROCESSES = ("run", "resume")
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
 def make_app() -> App:
-    app = App(name="clom", help="Teach an image classifier new classes without forgetting.", version=__version__)
+    app = App(name="clom", help=HELP, version=__version__)
     for name, purpose in COMMANDS.items():
         module = name.replace("-", "_")
         app.command(f"clom.cli.{module}:{module}_command", name=name, help=purpose)
@@ -51,6 +56,33 @@ def make_app() -> App:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"clom: warning: {message}", file=sys.stderr)
+
+
+def take_plugins(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The arguments without `--plugin`, which may stand anywhere, and what it names."""
+    words = iter(arguments)
+    rest: MutableSequence[str] = []  # `list` is a command here
+    plugins: MutableSequence[str] = []
+    for word in words:
+        option, equals, value = word.partition("=")
+        if word == "--":
+            return [*rest, word, *words], plugins
+        if option != "--plugin":
+            rest.append(word)
+            continue
+        plugin = value if equals else next(words, "")
+        if not plugin or plugin.startswith("-"):
+            raise UserError("--plugin takes a Python file or a module, for example --plugin my_method.py.")
+        plugins.append(plugin)
+    return rest, plugins
+
+
+def _load(plugins: Sequence[str]) -> None:
+    if plugins:
+        from clom.plugins import load_plugin
+
+        for plugin in plugins:
+            load_plugin(plugin)
 
 
 def _check_launch(arguments: Sequence[str]) -> None:
@@ -70,8 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. A user's mistake ends with one message and exit code 2, never with a traceback."""
     warnings.showwarning = _show_warning
     try:
-        _check_launch(sys.argv[1:] if arguments is None else arguments)
-        make_app()(arguments, exit_on_error=False, print_error=False)
+        words, plugins = take_plugins(sys.argv[1:] if arguments is None else arguments)
+        _check_launch(words)
+        _load(plugins)
+        make_app()(words, exit_on_error=False, print_error=False)
     except (UserError, CycloptsError) as problem:
         print(f"{_speaker()}: {problem}", file=sys.stderr)
         sys.exit(EXIT_USAGE)

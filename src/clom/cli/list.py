@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
+
+from clom.errors import UserError
+
+if TYPE_CHECKING:
+    from clom.plugins import Registry
 
 
 def list_command(what: Literal["all", "experiments", "methods", "budgets"] = "all", /) -> None:
@@ -16,26 +22,56 @@ def list_command(what: Literal["all", "experiments", "methods", "budgets"] = "al
     what
         Only one of the three lists.
     """
-    from clom.experiments.catalogue import BUDGETS, experiment_names, read_experiment
-    from clom.methods.registry import METHODS
+    tables = {"experiments": _experiments, "methods": _methods, "budgets": _budgets}
+    for make in tables.values() if what == "all" else [tables[what]]:
+        Console().print(make())
+
+
+def _experiments() -> Table:
+    from clom.experiments.catalogue import experiment_names, read_experiment
+
+    table = Table("experiment", "what is learned")
+    for name in experiment_names():
+        table.add_row(name, read_experiment(name)["title"])
+    return table
+
+
+def _methods() -> Table:
+    from clom.methods.registry import BUILT_IN, METHODS, method_info
     from clom.reporting.paper.published import paper_experiments
 
-    console = Console()
-    if what in ("all", "experiments"):
-        table = Table("experiment", "what is learned")
-        for name in experiment_names():
-            table.add_row(name, read_experiment(name)["title"])
-        console.print(table)
-    if what in ("all", "methods"):
-        table = Table("method", "what it is", "kept between tasks", "numbers in the paper")
-        for name, entry in METHODS.items():
-            table.add_row(name, entry.title, entry.keeps, _printed(paper_experiments(entry.short)))
-        console.print(table)
-    if what in ("all", "budgets"):
-        table = Table("budget", "how much work")
-        for budget, text in BUDGETS.items():
-            table.add_row(budget, text)
-        console.print(table)
+    rows = []
+    for name in METHODS.names():
+        try:
+            info = method_info(name)
+            rows.append(
+                (name, info.title, info.keeps, _printed(paper_experiments(info.short)) if name in BUILT_IN else "-")
+            )
+        except UserError as problem:  # of a package that is installed, but broken
+            rows.append((name, str(problem), "-", "-"))
+    return _with_origin(METHODS, ["method", "what it is", "kept between tasks", "numbers in the paper"], rows)
+
+
+def _budgets() -> Table:
+    from clom.experiments.catalogue import BUDGETS
+
+    table = Table("budget", "how much work")
+    for budget, text in BUDGETS.items():
+        table.add_row(budget, text)
+    return table
+
+
+def _with_origin(registry: Registry[Any], columns: list[str], rows: Sequence[tuple[str, ...]]) -> Table:
+    """Where each comes from, as soon as one of them is not built in."""
+    from clom.plugins import BUILT_IN
+
+    origins = [registry.entry(row[0]).origin for row in rows]
+    if all(origin == BUILT_IN for origin in origins):
+        origins = []
+    table = Table(*columns, *(["from"] if origins else []))
+    for number, row in enumerate(rows):
+        table.add_row(*row, *origins[number : number + 1])
+    return table
 
 
 def _printed(experiments: list[str]) -> str:

@@ -42,7 +42,7 @@ def run_command(
     experiment
         For example mnist-5t; `clom list` shows all.
     method
-        For example clom, hat; `clom list methods` shows all.
+        For example clom, hat; `clom list methods` shows all. One of your own: my_file.py:Mine, package.module:Mine.
     budget
         smoke (seconds), cpu (minutes) or paper (the paper's own numbers).
     seed
@@ -63,9 +63,10 @@ def run_command(
         Seconds between two checkpoints within a task, by default 10: what a crash costs at most.
     """
     from clom.experiments.config import flatten, parse_overrides, read_settings_file, resolve
+    from clom.methods.registry import METHODS
 
     overrides = {**(flatten(read_settings_file(config, experiment)) if config else {}), **parse_overrides(set)}
-    resolved = resolve(experiment, method, budget, seed, overrides)
+    resolved = resolve(experiment, METHODS.named(method), budget, seed, overrides)
     suffix = f"-{hashlib.sha256(json.dumps(overrides, sort_keys=True).encode()).hexdigest()[:6]}" if overrides else ""
     folder = out or Path("runs") / (resolved.run_name + suffix)
     show_run(Console(), resolved, folder, data, threads, deterministic, checkpoint_every)

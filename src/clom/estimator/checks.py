@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 def check_parameters(estimator: Any) -> None:
     if estimator.method not in METHODS:
-        raise ValueError(f"There is no method {estimator.method!r}. Known: {', '.join(METHODS)}.")
+        raise ValueError(f"There is no method {estimator.method!r}. Known: {', '.join(METHODS.names())}.")
     for name in ("steps", "classes_per_task"):
         value = getattr(estimator, name)
         if value is None and name == "classes_per_task":

@@ -9,7 +9,7 @@ from clom.estimator.arrays import Layout
 from clom.learning.learners.contrastive import ContrastiveSettings
 from clom.learning.loop import Plan
 from clom.methods.families.base import Method
-from clom.methods.registry import entry, method_class
+from clom.methods.registry import method_class, method_info
 from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
 from clom.settings import Settings, merged, set_dotted
 
@@ -50,7 +50,7 @@ def settings_for(
     values: dict[str, Any] = {}
     if learning is not None and learning.annotation is ContrastiveSettings:
         values = {"learning": {"augmentation": _augmentation(layout)}}
-    for name, value in entry(method).preset:
+    for name, value in method_info(method).preset:
         set_dotted(values, name, value)
     values = merged(values, given or {})
     settings = kind.model_validate(values)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from clom import machine
 from clom.data.sources import DataSettings
@@ -17,9 +17,10 @@ from clom.errors import UserError, shorten, unknown
 from clom.experiments.catalogue import BUDGETS, Budget, read_experiment, read_recipe
 from clom.experiments.plain_yaml import parse_yaml, read_yaml
 from clom.methods.families.base import Method
-from clom.methods.registry import entry, method_class
+from clom.methods.registry import METHODS, method_class, method_info
 from clom.nets import NetSettings
 from clom.nets.size_limit import Allowance
+from clom.plugins import origins, require
 from clom.settings import Settings, merged, set_dotted
 
 S = TypeVar("S", bound=Settings)
@@ -41,6 +42,13 @@ class RunConfig(Settings):
     """The method's own settings, all of them, as its `settings_type` resolved them."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """What differs from the experiment's and the method's recipe, by dotted name; it is contained in the above."""
+    plugins: dict[str, str] = Field(default_factory=dict)
+    """Where what is not built in comes from, by kind. It is only told: nothing is ever loaded because of it."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_plugins(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = dump(self)
+        return values if self.plugins else {name: value for name, value in values.items() if name != "plugins"}
 
     def make_method(self, image_shape: Sequence[int]) -> Method:
         """The method, untrained; refused if its network would need more than this machine's memory."""
@@ -75,7 +83,7 @@ def resolve(
     settings = _recipe(maker.name, experiment, budget)
     # The same network for everyone, unless a system was published with one of its own.
     net = settings.pop("net", None) or merged(chosen.get("net", content.get("net")), {})
-    for name, value in [*entry(method).preset, *(overrides or {}).items()]:
+    for name, value in [*method_info(method).preset, *(overrides or {}).items()]:
         first, _, rest = name.partition(".")
         target = {"data": data, "net": net}.get(first, settings)
         set_dotted(target, rest if first in ("data", "net") else name, value)
@@ -87,10 +95,16 @@ def resolve(
         data=_checked(DataSettings, data, "data."),
         net=_checked(_net_type(net), net, "net."),
         settings=_checked(maker.settings_type, settings).model_dump(mode="json"),
+        plugins=origins({METHODS: method}, versions=False),
     )
     if not overrides:
         return config
     return config.model_copy(update={"overrides": _changes(resolve(experiment, method, budget, seed), config)})
+
+
+def require_plugins(content: Mapping[str, Any], needed_by: str) -> None:
+    """Refuse what a run's `config.yaml` says if it was made with something that is not known here."""
+    require({METHODS: content.get("method")}, content.get("plugins"), needed_by)
 
 
 def _changes(usual: RunConfig, config: RunConfig) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from clom.experiments.config import RunConfig
 from clom.experiments.provenance import data_digest
 from clom.launch import Launch
 from clom.learning.distributed import require_same, session
-from clom.methods.registry import METHODS, entry
+from clom.methods.registry import BUILT_IN, method_info
 from clom.nets import data_parallel
 
 _NOT_NEEDED = ("features.safetensors", "scores.json", "report.html", "figure.svg", "figure.png")
@@ -51,8 +51,8 @@ def together(launch: Launch, config: RunConfig, folder: Path) -> Iterator[Path]:
 
 
 def _check_method(name: str) -> None:
-    if not entry(name).divisible:
-        able = ", ".join(sorted(other for other in METHODS if METHODS[other].divisible))
+    if not method_info(name).divisible:
+        able = ", ".join(sorted(other for other in BUILT_IN if BUILT_IN[other].divisible))
         raise UserError(
             f"Several processes would not make '{name}' faster: it trains networks of its own kind, which are not "
             f"divided. Start it without torchrun. Divided are: {able}."

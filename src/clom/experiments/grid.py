@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from clom.errors import UserError, unknown
+from clom.errors import UserError
 from clom.experiments.catalogue import Budget
 from clom.experiments.config import RunConfig, explain, resolve
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.run import is_finished
-from clom.methods.registry import METHODS, PAPER_METHODS
+from clom.methods.registry import PAPER_METHODS
+from clom.plugins import loaded
 from clom.settings import Settings
 
 
@@ -40,6 +41,8 @@ class Cell:
     config: RunConfig
     variant: str
     folder: Path
+    plugins: tuple[str, ...] = ()
+    """Files and modules that the run's process has to load."""
 
     @property
     def name(self) -> str:
@@ -64,6 +67,8 @@ class Cell:
         words += ["--budget", config.budget, "--seed", str(config.seed), "--out", str(self.folder)]
         words += ["--data", str(data)] if data else []
         words += ["--threads", str(threads)] if threads else []
+        for plugin in self.plugins:
+            words += ["--plugin", plugin]
         for name, value in config.overrides.items():
             words += ["--set", f"{name}={json.dumps(value)}"]
         return words
@@ -102,9 +107,7 @@ def cells(blocks: Sequence[Block], out: Path) -> list[Cell]:
         for experiment, (variant, overrides), method, seed in itertools.product(
             block.experiments, block.variants.items(), names, block.seeds
         ):
-            if method not in METHODS:
-                raise unknown("method", method, METHODS)
             config = resolve(experiment, method, block.budget, seed, overrides)
             name = config.run_name + (f"-{variant}" if variant else "")
-            found.setdefault(name, Cell(config, variant, out / name))
+            found.setdefault(name, Cell(config, variant, out / name, tuple(loaded())))
     return list(found.values())

@@ -33,7 +33,7 @@ from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation, average_incremental, evaluate, forgetting
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments import provenance
-from clom.experiments.config import RunConfig
+from clom.experiments.config import RunConfig, require_plugins
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.task_result import TaskResult as TaskResult
 from clom.experiments.task_result import read_results as read_results
@@ -145,10 +145,17 @@ def read_config(folder: Path) -> RunConfig:
     """What is run in `folder`."""
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} is not the folder of a run: there is no config.yaml in it. 'clom run' makes one.")
+    damaged = f"{folder / 'config.yaml'} is damaged or of another version of this program."
     try:
-        return RunConfig.model_validate(read_yaml(folder / "config.yaml"))
+        content = read_yaml(folder / "config.yaml")
+    except UserError as problem:
+        raise UserError(damaged) from problem
+    if isinstance(content, dict):
+        require_plugins(content, f"The run in {folder}")
+    try:
+        return RunConfig.model_validate(content)
     except (UserError, ValidationError) as problem:
-        raise UserError(f"{folder / 'config.yaml'} is damaged or of another version of this program.") from problem
+        raise UserError(damaged) from problem
 
 
 def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, Scorebook, list[TaskResult]]:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
 
+from clom.plugins import loaded
 from clom.serve.images.decoder_pool import child_environment
 
 _LONGEST_LINE = 1 << 24
@@ -20,7 +21,7 @@ class Background:
     """One run of `clom.serve.lessons.worker`."""
 
     def __init__(self, purpose: Literal["learn", "inspect"], model: Path, threads: int, niceness: int) -> None:
-        self._words = [purpose, str(model), str(threads), str(niceness)]
+        self._words = [purpose, str(model), str(threads), str(niceness), *loaded()]
         self._process: Process | None = None
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:

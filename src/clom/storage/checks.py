@@ -27,6 +27,7 @@ class _Description(BaseModel):
     image_shape: Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=3, max_length=3)]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     tasks: list[_Task]
+    plugins: dict[_Name, _Name] = {}
 
 
 def check_description(description: dict[str, Any]) -> dict[str, Any]:

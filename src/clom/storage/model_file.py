@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from clom.methods.families.task_record import TaskRecord
 from clom.methods.registry import METHODS, method_class
 from clom.nets import NetSettings
 from clom.nets.size_limit import Allowance
+from clom.plugins import origins, require
 from clom.storage.checks import check_description, check_numbers
 from clom.storage.tensors import read_tensors, to_bytes
 
@@ -24,7 +26,7 @@ CHECKSUM = "sha256"
 
 def save_model(path: Path, method: Method) -> None:
     """Write the whole method; whatever was at `path` is replaced in one piece or not at all."""
-    description = {
+    description: dict[str, Any] = {
         "method": method.name,
         "net": method.net_settings.model_dump(mode="json"),
         "settings": method.settings.model_dump(mode="json"),
@@ -32,6 +34,8 @@ def save_model(path: Path, method: Method) -> None:
         "seed": method.seed,
         "tasks": [_described(task) for task in method.tasks],
     }
+    if brought := origins({METHODS: method.name}):
+        description["plugins"] = brought
     header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(description)}
     write_atomically(path, to_bytes(method.state_dict(), header))
 
@@ -51,15 +55,26 @@ def load_model(path: Path) -> Method:
         raise UserError(f"{path} is damaged: its header has entries that mean nothing ({', '.join(sorted(strange))}).")
     try:
         description = check_description(json.loads(header["description"]))
+    except Exception as problem:  # it can be anything
+        raise _damaged(path, problem) from problem
+    noted = description.get("plugins", {})
+    require({METHODS: description["method"]}, noted, str(path))
+    try:
         method = _rebuild(description, Allowance.for_file(tensors))
         method.load_state_dict(tensors)
         check_numbers(method, tensors)
     except Exception as problem:  # a wrong description can lead anywhere
-        lines = [line.strip(" \t.:") for line in str(problem).splitlines() if "Error(s) in loading" not in line]
-        why = next(filter(None, lines), type(problem).__name__)[:300]
-        raise UserError(f"{path} is damaged: its description and its numbers do not fit ({why}).") from problem
+        raise _damaged(path, problem, noted) from problem
     channels_last(method)
     return method.eval()
+
+
+def _damaged(path: Path, problem: Exception, plugins: Mapping[str, str] | None = None) -> UserError:
+    lines = [line.strip(" \t.:") for line in str(problem).splitlines() if "Error(s) in loading" not in line]
+    why = next(filter(None, lines), type(problem).__name__)[:300]
+    if made := ", ".join(f"the {kind} of {origin}" for kind, origin in (plugins or {}).items() if origin.isprintable()):
+        return UserError(f"{path} does not fit the code that reads it ({why}). It was saved with {made}.")
+    return UserError(f"{path} is damaged: its description and its numbers do not fit ({why}).")
 
 
 def _described(task: LearnedTask) -> dict[str, Any]:

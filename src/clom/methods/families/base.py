@@ -54,7 +54,13 @@ class Method(nn.Module, ABC):
     """
 
     name: ClassVar[str]
-    settings_type: ClassVar[type[Settings]]
+    title: ClassVar[str] = ""
+    """Its name in print, a colon, what it is."""
+    keeps: ClassVar[str] = "not stated"
+    """What it stores between tasks."""
+    divisible: ClassVar[bool] = False
+    """Whether several processes can share its work: it trains the experiment's network and nothing else."""
+    settings_type: ClassVar[type[Settings]] = Settings
     exact_memory: bool = False
     """Whether old blocks stay bit-identical for ever, so that scores never need computing twice."""
     needs_pretrained: ClassVar[bool] = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,8 @@ class MaskedSettings(Settings):
 class MaskedMethod(Method):
     """One network behind a protection, one head per task, scores averaged over rotations, blocks side by side."""
 
+    divisible = True
+    settings_type: ClassVar[type[Settings]] = MaskedSettings
     settings: MaskedSettings
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ class ReplaySettings(SharedSettings):
 class ReplayMethod(SharedNetwork):
     """A shared network that trains on the new images and on exemplars of the old classes."""
 
+    settings_type: ClassVar[type[Settings]] = ReplaySettings
     settings: ReplaySettings
 
     def __init__(self, net: NetSettings, settings: ReplaySettings, image_shape: Sequence[int], seed: int = 0) -> None:

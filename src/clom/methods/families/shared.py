@@ -35,6 +35,8 @@ class SharedSettings(Settings):
 class SharedNetwork(Method):
     """One network and one head over all classes seen so far. Labels inside count through all tasks."""
 
+    divisible = True
+    settings_type: ClassVar[type[Settings]] = SharedSettings
     settings: SharedSettings
     read_by_scores: ClassVar[tuple[str, ...]] = ("backbone", "head")
     """The attributes that `scores` is computed from: all that export takes along."""

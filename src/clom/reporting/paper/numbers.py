@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clom.experiments.ledger import Row
-from clom.methods.registry import METHODS, PAPER_METHODS
+from clom.methods import registry
+from clom.methods.registry import BUILT_IN, PAPER_METHODS
 from clom.reporting.paper.published import read_paper
 
 BOUNDS: Mapping[str, str] = {"finetune": "fine-tuning", "joint": "joint training"}
 """Not in the paper: what is lost without any protection, and what all data at once would give."""
-PAPER_NAMES: Mapping[str, str] = {name: METHODS[name].short for name in PAPER_METHODS if name not in BOUNDS}
+PAPER_NAMES: Mapping[str, str] = {name: BUILT_IN[name].short for name in PAPER_METHODS if name not in BOUNDS}
 """Our name -> the paper's."""
 OTHER_SPELLINGS: Mapping[str, str] = {"MUC-LwF": "MUC"}
 """The paper's own second name of a system -> its first."""
@@ -50,7 +51,7 @@ def method_order() -> list[str]:
 
 
 def method_label(method: str) -> str:
-    return PAPER_NAMES.get(method) or BOUNDS.get(method) or method
+    return PAPER_NAMES.get(method) or BOUNDS.get(method) or registry.method_label(method)
 
 
 def experiment_label(experiment: str) -> str:
@@ -104,6 +105,10 @@ class Results:
         """With at least one row, the paper's in its order and then others."""
         found = {row.experiment for row in self.rows}
         return [*(name for name in EXPERIMENTS if name in found), *sorted(found - set(EXPERIMENTS))]
+
+    def all_methods(self) -> set[str]:
+        """With at least one row."""
+        return {row.method for row in (*self.rows, *self.derived)}
 
     def methods(self, experiment: str) -> list[str]:
         """With at least one run of the plain recipe, in the registry's order."""

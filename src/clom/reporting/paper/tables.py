@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from clom.errors import UserError, unknown
 from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.ledger import Row
+from clom.methods.registry import BUILT_IN
 from clom.reporting.paper.ablations import augmentation_table, memory_table, scale_table
 from clom.reporting.paper.numbers import (
     BOUNDS,
@@ -151,7 +152,7 @@ def _ood(results: Results, chosen: list[str]) -> Table:
             ),
         )
         for method in _methods(results, columns, "ood_ablation", "til")
-        if method in _OOD_METHODS
+        if method in _OOD_METHODS or method not in BUILT_IN
     ]
     names = ("AUC", "TaskDR", "TIL", "CIL")
     return Table(
@@ -180,12 +181,10 @@ def _experiments(results: Results, of_paper: list[str], among: Iterable[str] | N
 
 
 def _methods(results: Results, experiments: Sequence[str], table: str, figure: str) -> list[str]:
-    """In the registry's order: those of the paper's table, and those with a number of ours."""
-    return [
-        method
-        for method in method_order()
-        if paper_has(table, method) or any(results.number(name, method, figure) for name in experiments)
-    ]
+    """In the registry's order: those of the paper's table, and those with a number of ours; then plug-ins with one."""
+    measured = {name: any(results.number(each, name, figure) for each in experiments) for name in results.all_methods()}
+    of_paper = [name for name in method_order() if paper_has(table, name) or measured.get(name)]
+    return of_paper + sorted(name for name, is_there in measured.items() if is_there and name not in BUILT_IN)
 
 
 TABLES: Mapping[str, Callable[[Results, list[str]], Table]] = {

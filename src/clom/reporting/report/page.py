@@ -16,8 +16,9 @@ from markupsafe import Markup
 from clom.errors import UserError
 from clom.experiments.analysis.finished_run import FinishedRun, read_run
 from clom.files import write_atomically
+from clom.methods.registry import method_label
 from clom.reporting.paper.numbers import all_systems, reported
-from clom.reporting.report.sections import RunPage, decimal, method_label, percent, points, title_of, without_folders
+from clom.reporting.report.sections import RunPage, decimal, percent, points, title_of, without_folders
 from clom.reporting.report.svg import Charts
 
 

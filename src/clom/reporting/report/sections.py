@@ -13,7 +13,7 @@ from markupsafe import Markup
 from clom.evaluation.metrics import auc_grid, max_logit
 from clom.experiments.analysis.finished_run import FinishedRun
 from clom.experiments.catalogue import experiment_names, read_experiment
-from clom.methods.registry import METHODS
+from clom.methods.registry import method_label, method_title
 from clom.reporting.report import examples
 from clom.reporting.report.examples import short
 from clom.reporting.report.svg import Charts
@@ -38,11 +38,6 @@ def points(difference: float) -> str:
     """A difference of percentages with its sign."""
     text = decimal(difference)
     return text if text.startswith("−") or text == "0.0" else f"+{text}"
-
-
-def method_label(method: str) -> str:
-    """What people call a system: its title up to the colon."""
-    return METHODS[method].title.partition(":")[0] if method in METHODS else method
 
 
 def without_folders(value: Any) -> Any:
@@ -141,7 +136,7 @@ class RunPage:
         counts = sum(len(row[0]) for row in self.run.blocks)
         facts = [
             ("Experiment", f"{config.experiment}: {self.title}"),
-            ("Method", METHODS[config.method].title if config.method in METHODS else config.method),
+            ("Method", method_title(config.method)),
             ("Budget, seed", f"{config.budget}, {config.seed}"),
             ("Changed settings", ", ".join(f"{name} = {value}" for name, value in changed.items()) or "none"),
             ("Test images", f"{counts:,}".replace(",", " ")),

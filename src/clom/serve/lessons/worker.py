@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clom.errors import UserError
+from clom.plugins import load_plugin
 
 SECONDS_BETWEEN_STEPS = 0.2
 
@@ -29,6 +30,8 @@ def main() -> None:
 
     machine.tune_process(threads)
     try:
+        for plugin in sys.argv[5:]:
+            load_plugin(plugin)
         inspect(model) if purpose == "inspect" else learn(model)
     except UserError as problem:
         tell("problem", text=str(problem))
