@@ -1,0 +1,81 @@
+"""Runs and a ledger that an earlier version wrote: reported, recorded, scored and continued as its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from clom.cli import main
+from clom.experiments.config import flatten
+from clom.experiments.ledger import add, read
+from clom.reporting.paper.rendering import RENDERERS
+from clom.reporting.paper.tables import make_table
+from clom.storage.model_file import load_model
+
+FOLDER = Path(__file__).parent / "earlier"
+
+
+def clom(*arguments: str | Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([str(word) for word in arguments])
+    assert end.value.code in (None, 0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FOLDER / "run", tmp_path / "run"))
+
+
+def test_is_recorded_as_it_was_then(run: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    clom("record", run, "--memory", "5", "--ledger", ledger)
+    rows = ledger.read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 2
+    assert set(rows) <= set((FOLDER / "ledger.jsonl").read_text(encoding="utf-8").splitlines())
+
+
+def test_a_ledger_is_read_and_written_without_a_change(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    shutil.copy(FOLDER / "ledger.jsonl", ledger)
+    add(ledger, [])
+    assert ledger.read_bytes() == (FOLDER / "ledger.jsonl").read_bytes()
+    table = RENDERERS["markdown"](make_table("main", read(ledger), "cpu"))
+    assert "CLOM" in table
+
+
+def test_is_reported(run: Path) -> None:
+    clom("report", run, "--threads", "1")
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "78.8" in page, "its TIL"
+    assert "32.5" in page, "its CIL"
+
+
+def test_is_scored_as_then(run: Path) -> None:
+    clom("scores", run, "--threads", "1")
+    then, now = (
+        flatten(json.loads(path.read_text(encoding="utf-8"))) for path in (FOLDER / "scores.json", run / "scores.json")
+    )
+    assert then.keys() <= now.keys()
+    numbers = {name: value for name, value in then.items() if isinstance(value, float)}
+    assert len(numbers) > 50
+    assert {name: now[name] for name in numbers} == pytest.approx(numbers, abs=1e-4)
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(FOLDER / "interrupted", tmp_path / "run"))
+    first = (run / "metrics.jsonl").read_text(encoding="utf-8")
+    images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    answers = load_model(run / "model.safetensors").blocks(images)
+    clom("resume", run, "--threads", "1")
+    assert (run / "metrics.jsonl").read_text(encoding="utf-8").startswith(first)
+    method = load_model(run / "model.safetensors")
+    assert len(method.tasks) == 5
+    assert torch.equal(method.block(images, 0), answers[0])
+    then, now = (json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in (FOLDER / "run", run))
+    assert {name: now[name] for name in ("overrides", "parameters", "memory_bytes", "forgetting")} == {
+        name: then[name] for name in ("overrides", "parameters", "memory_bytes", "forgetting")
+    }
