@@ -8,9 +8,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from clom import testing
+from clom.data.catalog import SETS
 from clom.data.formats import read_digits
 from clom.data.images import DataSet
-from clom.data.stream import Stream, split
+from clom.data.stream import Stream
+from clom.methods.registry import METHODS
 from clom.ood.registry import PREDICTORS, SCORES
 
 if (_worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
@@ -31,7 +34,7 @@ def untuned() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def same_registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone afterwards."""
-    for registry in (SCORES, PREDICTORS):
+    for registry in (METHODS, SETS, SCORES, PREDICTORS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
@@ -42,6 +45,6 @@ def digits() -> DataSet:
 
 
 @pytest.fixture(scope="session")
-def tiny_stream(digits: DataSet) -> Stream:
+def tiny_stream() -> Stream:
     """Three tasks of two digits, 12 training images and 4 validation images of each class."""
-    return split(digits, [2, 2, 2], train_per_class=16, test_per_class=8, validation=0.25)
+    return testing.tiny_stream()

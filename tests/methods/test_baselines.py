@@ -14,7 +14,7 @@ from clom.methods.baselines import FineTune, Joint
 from clom.methods.families.replay import MemorySettings
 from clom.methods.families.shared import SharedSettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
-from methods.check import check_method
+from clom.testing import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 

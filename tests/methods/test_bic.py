@@ -22,7 +22,7 @@ from clom.methods.bic import Bic, BicSettings, shares, stage_one_loss
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.replay import MemorySettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
-from methods.check import check_method
+from clom.testing import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 QUICK = {"plan": {"epochs": 2, "batch": 16}, "correction": {"plan": {"epochs": 4}, "optimiser": {"lr": 0.05}}}

@@ -30,7 +30,7 @@ from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import Blocks, LearnedTask
 from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
 from clom.storage.model_file import load_model, save_model
-from methods.check import check_method
+from clom.testing import check_method
 
 TINY = AlexNetSettings(
     channels=(8, 8, 16), kernels=(3, 3, 2), paddings=(1, 1, 0), pools=(2, 2, 1), hidden=32, dropout=(0.1, 0.1)

@@ -16,7 +16,7 @@ from clom.methods.clom_odin import ClomOdin, ClomOdinSettings
 from clom.methods.hat import Hat, HatSettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from clom.ood.odin import odin_block
-from methods.check import check_method
+from clom.testing import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 SETTINGS: dict[str, Any] = {"memory_per_class": 3, "learning": {"plan": {"epochs": 2, "batch": 16}}}

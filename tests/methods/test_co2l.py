@@ -24,7 +24,7 @@ from clom.methods.co2l import Co2L, Co2LSettings, balanced, rounded
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.replay import MemorySettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
-from methods.check import check_method
+from clom.testing import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 CROPS = Augmentation(flip=False, colour=False, crop_area=(0.5, 1.0))

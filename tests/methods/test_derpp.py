@@ -20,7 +20,7 @@ from clom.methods.derpp import Derpp, DerppSettings, Draw, Reservoir, output_los
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.shared import SharedSettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
-from methods.check import check_method
+from clom.testing import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 PLAN = {"epochs": 2, "batch": 16}

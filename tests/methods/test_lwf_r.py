@@ -15,7 +15,7 @@ from clom.methods.families.base import LearnedTask
 from clom.methods.lwf_r import LwfR, LwfRSettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from clom.nets.plain import CosineHead
-from methods.check import check_method
+from clom.testing import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 

@@ -20,7 +20,7 @@ from clom.learning.nearest_mean import nearness
 from clom.methods.icarl import Icarl, IcarlSettings
 from clom.methods.mnemonics import KernelFactors, Mnemonics, MnemonicsSettings, prototype_loss, taught_rows
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
-from methods.check import check_method
+from clom.testing import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 SHARED: dict[str, Any] = {"plan": {"epochs": 2, "batch": 16}, "memory": {"size": 12}}

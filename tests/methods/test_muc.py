@@ -31,7 +31,7 @@ from clom.methods.muc import (
     stage_one_loss,
 )
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
-from methods.check import check_method
+from clom.testing import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 LEARNING = ALEXNET.model_copy(update={"channels": (32, 32, 64), "hidden": 128})

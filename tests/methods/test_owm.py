@@ -18,7 +18,7 @@ from clom.learning.schedule import Schedule
 from clom.methods.families.base import LearnedTask
 from clom.methods.owm import Guard, Owm, OwmNet, OwmNetSettings, OwmSettings, Projector, SpareHead
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
-from methods.check import check_method
+from clom.testing import check_method
 
 NET = AlexNetSettings()
 SMALL = OwmNetSettings(channels=(8, 12, 16), hidden=(24, 20), mean=(0.3, 0.3, 0.3), std=(0.38, 0.38, 0.38))

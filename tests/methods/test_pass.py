@@ -35,7 +35,7 @@ from clom.methods.pass_ import (
 )
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from clom.storage.model_file import load_model, save_model
-from methods.check import check_method
+from clom.testing import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 WIDER = AlexNetSettings(channels=(32, 32, 64), hidden=64, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))

@@ -16,7 +16,7 @@ from clom.methods.families.base import Method
 from clom.methods.registry import PAPER_METHODS
 from clom.storage.checkpoints import CheckpointFolder
 from clom.storage.model_file import load_model, save_model
-from methods.check import check_equal
+from clom.testing.methods import check_equal
 
 PLAN = {"epochs": 2, "batch": 8}
 LARS = {"kind": "lars", "lr": 0.1, "momentum": 0.9}

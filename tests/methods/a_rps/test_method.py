@@ -21,7 +21,7 @@ from clom.learning.distillation import soft_kl, teacher_of
 from clom.methods.a_rps.method import ARps, ARpsSettings, phi, repo_distillation, trainable
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from clom.storage.model_file import load_model, save_model
-from methods.check import check_equal, check_method
+from clom.testing.methods import check_equal, check_method
 
 SMALL = {"widths": [8, 8, 12], "pools": [2], "modules": 4}
 DEEPER = {"widths": [6, 6, 8, 8], "pools": [1, 3], "modules": 2}

@@ -30,7 +30,7 @@ from clom.methods.ccg.method import Ccg, CcgSettings, open_share
 from clom.methods.ccg.wgan import Generator, WganSettings, gradient_penalty, train_generator
 from clom.methods.families.base import LearnedTask
 from clom.nets import AlexNetSettings
-from methods.check import check_method
+from clom.testing import check_method
 
 # So short a training mostly leaves all gates open; the tests that need free channels make sure that there are some.
 pytestmark = pytest.mark.filterwarnings("ignore:No channel is free")

@@ -30,7 +30,7 @@ from clom.nets import AdapterSettings, AlexNetSettings
 from clom.nets.pretrained import efficientnet_lite as pretrained_module
 from clom.nets.pretrained.efficientnet_lite import PretrainedSettings
 from clom.storage.model_file import load_model, save_model
-from methods.check import check_method
+from clom.testing import check_method
 
 NET = AdapterSettings(weights="random", width=0.05, hidden=16)
 

@@ -12,7 +12,7 @@ from clom.learning.protection.supermask import MaskedHead
 from clom.methods.families.masked import MaskedMethod
 from clom.methods.registry import method_class
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
-from methods.check import check_method
+from clom.testing import check_method
 
 ALEXNET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 NETS: dict[str, NetSettings] = {"alexnet": ALEXNET, "resnet": ResNet18Settings(width=8)}

@@ -30,7 +30,7 @@ from clom.methods.hypernet.method import (
 )
 from clom.nets import AlexNetSettings
 from clom.storage.model_file import load_model, save_model
-from methods.check import check_method
+from clom.testing import check_method
 
 UNUSED = AlexNetSettings()
 LINEAR = HypernetworkSettings(chunk=7000, task_vector=32, chunk_vector=32, hidden=())
