@@ -13,11 +13,9 @@ from safetensors.torch import load_file
 
 from clom import machine
 from clom.cli import main
-from clom.errors import UserError
 from clom.experiments.config import resolve
 from clom.experiments.distributed_run import pack, unpack
 from clom.experiments.run import execute
-from clom.launch import Launch, read_launch
 from processes import ended, torchrun
 
 DIGITS = ("run", "digits-5t", "--budget", "smoke")
@@ -63,28 +61,6 @@ def test_two_processes_go_on_where_they_were_stopped(tmp_path: Path) -> None:
         wanted, got = load_file(tmp_path / "unbroken" / name), load_file(tmp_path / "stopped" / name)
         assert wanted.keys() == got.keys()
         assert all(torch.equal(wanted[key], got[key]) for key in wanted)
-
-
-def test_what_torchrun_says_is_understood() -> None:
-    assert read_launch({}) == Launch(0, 1, 0, 1)
-    assert read_launch({"WORLD_SIZE": "1"}).leads
-    launch = read_launch({**TOLD, "WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"})
-    assert launch == Launch(3, 4, 1, 2)
-    assert not launch.leads
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"RANK": ""}, "WORLD_SIZE is 2, but RANK is not set"),
-        ({"MASTER_ADDR": "", "MASTER_PORT": ""}, "MASTER_ADDR, MASTER_PORT"),
-        ({"RANK": "2"}, "RANK is 2, but WORLD_SIZE is 2"),
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE must be a whole number"),
-    ],
-)
-def test_what_it_cannot_have_said_is_refused(change: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        read_launch(TOLD | change)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,7 @@ from clom.methods.registry import PAPER_METHODS
 from clom.reporting.paper.numbers import PAPER_NAMES, Number, all_systems, reported
 from clom.reporting.report import examples
 from clom.reporting.report.page import write_report
-from clom.reporting.report.sections import decimal, percent, points, without_folders
-from clom.reporting.report.svg import Charts
+from clom.reporting.report.sections import percent, points, without_folders
 
 TINY: dict[str, Any] = {
     "data.train_per_class": 8,
@@ -291,21 +290,6 @@ def test_what_the_paper_reports() -> None:
     assert set(PAPER_METHODS) - set(PAPER_NAMES) == {"finetune", "joint"}
     assert all_systems("mnist-5t")["CLOM"].mean == 96.9
     assert all_systems("digits-5t") == {}
-
-
-def test_drawings_take_any_scores() -> None:
-    charts = Charts()
-    same = {"own": torch.ones(5), "other": torch.ones(3)}
-    one, two = charts.histogram(same, 'a "label"'), charts.histogram(same, "b", line=0.5, wide=True)
-    assert 'aria-label="a &#34;label&#34;"' in one
-    assert "var(--accent)" in one
-    assert "rejected to the left" in two
-    assert not set(re.findall(r'id="([^"]+)"', one)) & set(re.findall(r'id="([^"]+)"', two))
-
-
-def test_numbers() -> None:
-    assert [decimal(value) for value in (-0.04, 0.0, 12.345, -3.0)] == ["0.0", "0.0", "12.3", "−3.0"]
-    assert [points(value) for value in (1.0, -0.01, -2.5)] == ["+1.0", "0.0", "−2.5"]
 
 
 def test_what_is_no_finished_run_is_refused(tmp_path: Path, hat: Path) -> None:
