@@ -17,7 +17,6 @@ from clom.evaluation.metrics import (
     fpr95,
     mean_of_pairs,
     pair_grid,
-    reject_threshold,
     rejection,
 )
 
@@ -109,39 +108,9 @@ def test_grid_of_pairs() -> None:
 # --- rejection -----------------------------------------------------------------------------------------------------
 
 
-def test_reject_threshold_by_hand() -> None:
-    own = torch.arange(1.0, 21.0)
-    assert reject_threshold(own, 0.0) == 1.0
-    assert reject_threshold(own, 0.05) == 2.0  # rejects the one below 2
-    assert reject_threshold(own, 0.09) == 2.0
-    assert reject_threshold(own, 0.1) == 3.0
-    assert reject_threshold(scores(7.0), 0.5) == 7.0
-    assert reject_threshold(scores(1, 1, 1, 2), 0.5) == 1.0  # ties: rejecting some would reject all three
-
-
-@given(
-    st.lists(st.floats(-1e6, 1e6, width=32) | st.integers(-2, 2).map(float), min_size=1, max_size=60),
-    st.floats(0, 1, exclude_max=True) | st.sampled_from([0.05, 0.1, 0.15, 0.29, 0.3, 0.7, 0.9, 0.95]),
-)
-@settings(max_examples=200, deadline=None)
-def test_no_more_than_the_wanted_rate_is_rejected_where_it_was_chosen(values: list[float], rate: float) -> None:
-    own = torch.tensor(values)
-    threshold = reject_threshold(own, rate)
-    assert int((own.double() < threshold).sum()) / len(own) <= rate
-    # And it is the largest such threshold among the scores.
-    higher = [value for value in own.double().tolist() if value > threshold]
-    if higher:
-        assert int((own.double() < min(higher)).sum()) / len(own) > rate - 1e-9
-
-
-@pytest.mark.parametrize(("own", "rate"), [([], 0.1), ([1.0], 1.0), ([1.0], -0.1)])
-def test_a_threshold_of_nothing_is_an_error(own: list[float], rate: float) -> None:
-    with pytest.raises(ValueError, match="rate"):
-        reject_threshold(torch.tensor(own), rate)
-
-
 def test_rejection_report_by_hand() -> None:
-    report = rejection(torch.arange(10.0), scores(0, 1, 2, 3), {"far": scores(-5, 0.5, 7), "near": scores(9)}, 0.2)
-    assert (report.wanted, report.threshold) == (0.2, 2.0)
+    """Of nine scores two are below the threshold at 0.3: (2 + 1) / (9 + 1) is not above the rate, 4/10 is."""
+    report = rejection(torch.arange(9.0), scores(0, 1, 2, 3), {"far": scores(-5, 0.5, 7), "near": scores(9)}, 0.3)
+    assert (report.wanted, report.threshold) == (0.3, 2.0)
     assert report.own == pytest.approx(2 / 4)
     assert report.external == {"far": pytest.approx(2 / 3), "near": 0.0}

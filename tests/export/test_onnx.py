@@ -20,7 +20,6 @@ import clom
 from clom.data.memory import Memory
 from clom.data.stream import Stream
 from clom.errors import UserError
-from clom.evaluation.metrics import reject_threshold
 from clom.experiments.config import resolve
 from clom.export import onnx as export
 from clom.export.graphs import make_graph
@@ -42,6 +41,7 @@ from clom.methods.slda import Slda, SldaSettings
 from clom.methods.supsup import SupSup, SupSupSettings
 from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
 from clom.nets.layers import GatedJoin
+from clom.ood.rejection import HeldOutScores
 from clom.photos.thresholds import thresholds
 from methods.minimal import minimal
 
@@ -304,10 +304,11 @@ def test_thresholds_are_those_of_the_kept_images(learned: Clom) -> None:
         mine = learned.memory.pixels[learned.memory.tasks == task]
         own = learned.block(mine, task).amax(1)
         assert len(own) == 8
-        assert set(told[task]) == {"0.01", "0.05", "0.1"}
-        assert told[task]["0.1"] == pytest.approx(reject_threshold(own, 0.1), abs=1e-5)
-        assert told[task]["0.1"] == pytest.approx(float(own.min()), abs=1e-5)  # a tenth of eight images is none
-        assert thresholds(learned, task, [0.25])[0.25] == pytest.approx(float(own.sort().values[2]), abs=1e-5)
+        judge = HeldOutScores.of(own.tolist())
+        assert told[task] == {
+            rate: pytest.approx(judge.threshold(float(rate)), abs=1e-4) for rate in ("0.01", "0.05", "0.1")
+        }
+        assert thresholds(learned, task, [0.25])[0.25] == pytest.approx(float(own.sort().values[1]), abs=1e-5)
 
 
 def test_without_kept_images_there_are_none() -> None:
@@ -317,7 +318,6 @@ def test_without_kept_images_there_are_none() -> None:
 
 
 def test_a_record_counts_before_kept_images(learned: Clom) -> None:
-    """At 0.3 the least familiar of four is 2/5: accepted from the score 1 on; at 0.4 from 2 on; at 0.1 in the tail."""
     before = learned.tasks[0]
     shown = (2,) * before.n_classes
     record = TaskRecord(

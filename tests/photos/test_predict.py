@@ -81,7 +81,7 @@ def test_unknown_is_what_its_own_task_finds_less_familiar_than_the_rate(method: 
         for answer in predictor(images, false_rejection=rate):
             record = records[answer.best.task]
             assert record is not None
-            assert answer.familiarity == record.familiarity(answer.belonging[answer.best.task])
+            assert answer.familiarity == record.own_scores.familiarity(answer.belonging[answer.best.task])
             assert answer.unknown == (answer.familiarity is not None and answer.familiarity <= rate)
             seen.add(answer.unknown)
     assert seen == {True, False}

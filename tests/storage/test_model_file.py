@@ -125,7 +125,7 @@ def test_records_of_tasks_round_trip(method: Clom, tmp_path: Path) -> None:
         images=(4, 5),
         validation_images=(1, 2),
         accuracy=2 / 3,
-        sharpness=1.7,
+        logit_scale=1.7,
         belonging=(-0.1, 1 / 3, 2.0),
         fingerprint="ab" * 32,
     )

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from clom.cli.learn import say, show_skipped
 from clom.errors import DataError, UserError, unknown
+from clom.ood.rejection import FALSE_REJECTION
 
 if TYPE_CHECKING:
     from clom.data.folders import Skipped
@@ -31,7 +32,7 @@ def predict_command(
     url: str | None = None,
     task: str | None = None,
     top: Annotated[int, Parameter(validator=Number(gte=1))] = 3,
-    false_rejection: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] = 0.05,
+    false_rejection: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] = FALSE_REJECTION,
     json: bool = False,
     csv: Path | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,

@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from clom.ood.registry import PREDICTORS
+from clom.ood.rejection import FALSE_REJECTION
 
 if TYPE_CHECKING:
     from clom.experiments.analysis.ood_scores import ScoreResult, ScoresReport
@@ -25,7 +26,7 @@ def scores_command(
     external: str | None = None,
     score: Annotated[tuple[str, ...], Parameter(name="--score", negative=())] = (),
     predictor: Annotated[tuple[str, ...], Parameter(name="--predictor", negative=())] = (),
-    rejection: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] = 0.05,
+    rejection: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] = FALSE_REJECTION,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> None:
     """Compare OOD scores on a finished run: which tells its tasks, and images of none of them, apart best.

@@ -30,10 +30,10 @@ from clom.data.stream import Task
 from clom.estimator.arrays import Range, form_of, layout_of
 from clom.estimator.checks import check_labels, check_parameters
 from clom.estimator.defaults import net_for, settings_for, with_settings
-from clom.evaluation.metrics import reject_threshold
 from clom.learning.loop import generator
-from clom.methods.families.base import Method
+from clom.methods.families.base import Method, strongest
 from clom.methods.registry import method_class
+from clom.ood.rejection import FALSE_REJECTION, HeldOutScores
 from clom.settings import Settings
 from clom.storage.model_file import load_model, save_model
 
@@ -84,7 +84,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         steps: int = 400,
         classes_per_task: int | None = None,
         validation: float = 0.1,
-        false_rejection: float = 0.05,
+        false_rejection: float = FALSE_REJECTION,
         settings: Mapping[str, Any] | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -160,8 +160,8 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.model_ = model.learn(task)
         self.tasks_ = [*self.tasks_, classes]
         self.classes_ = np.unique(np.concatenate(self.tasks_))
-        own = self.model_.block(held.pixels, len(self.tasks_) - 1).amax(1)
-        self.thresholds_ = np.append(self.thresholds_, reject_threshold(own, self.false_rejection))
+        own = self.model_.blocks_and_belonging(held.pixels, [len(self.tasks_) - 1])[1][:, 0]
+        self.thresholds_ = np.append(self.thresholds_, HeldOutScores.of(own.tolist()).threshold(self.false_rejection))
 
     def _split(self, images: Images, n_classes: int) -> tuple[Images, Images]:
         """Images to train and images to validate; the only image of a class is both."""
@@ -201,26 +201,25 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         An image is asked for by the task of its best class: does it score there as that task's own images did?
         """
-        blocks = self._blocks(X)
+        images = self._images(X)
         if not self.model_.exact_memory:
             raise ValueError(f"{self.method} changes old scores with every task, so that no threshold stays valid.")
-        best = torch.stack([block.amax(1) for block in self._calibrated(blocks)], 1).argmax(1, keepdim=True)
-        own = torch.stack([block.amax(1) for block in blocks], 1).gather(1, best)[:, 0]
+        blocks, belonging = self.model_.blocks_and_belonging(images)
+        best = strongest(self.model_.calibration(blocks), len(images)).argmax(1, keepdim=True)
+        own = belonging.gather(1, best)[:, 0]
         belongs: Array = own.double().numpy() >= self.thresholds_[best[:, 0].numpy()]
         return belongs
 
     def _scores(self, X: Any) -> Array:
         """`[n, classes]` in float32, which is how exact they are; columns in the order of `classes_`."""
-        scores = torch.cat(self._calibrated(self._blocks(X)), 1).numpy()
+        images = self._images(X)
+        scores = torch.cat(self.model_.calibration(self.model_.blocks(images)), 1).numpy()
         return scores[:, np.argsort(np.concatenate(self.tasks_), kind="stable")]
 
-    def _blocks(self, X: Any) -> list[Tensor]:
+    def _images(self, X: Any) -> Tensor:
         check_is_fitted(self)
         rows = validate_data(self, self._flat(X), reset=False)
-        return self.model_.blocks(self.layout_.images(self.range_.bytes(rows)))
-
-    def _calibrated(self, blocks: list[Tensor]) -> list[Tensor]:
-        return self.model_.calibration(blocks)
+        return self.layout_.images(self.range_.bytes(rows))
 
     # --- data --------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.calibration import Affine
 from clom.methods.families.base import Blocks
+from clom.ood.rejection import HeldOutScores
 
 
 @dataclass(frozen=True)
@@ -138,19 +139,6 @@ def mean_auc(grid: Sequence[Sequence[float]]) -> float:
     return mean_of_pairs(grid, alone=1.0)
 
 
-def reject_threshold(own_scores: Tensor, false_rejection_rate: float) -> float:
-    """The largest threshold that rejects (score < threshold) no more than this share of the task's own images.
-
-    To be chosen on validation images. With ties or few images fewer are rejected, never more.
-    """
-    if not len(own_scores) or not 0 <= false_rejection_rate < 1:
-        raise ValueError(f"need scores and a rate in [0, 1), got {len(own_scores)} and {false_rejection_rate}")
-    n_rejected = math.floor(false_rejection_rate * len(own_scores))
-    if n_rejected / len(own_scores) > false_rejection_rate:
-        n_rejected -= 1  # the product was rounded up
-    return float(own_scores.double().sort().values[n_rejected])
-
-
 @dataclass(frozen=True)
 class Rejection:
     """What happens when images that look like nothing learned are rejected. Rates are fractions of the images."""
@@ -165,7 +153,7 @@ class Rejection:
 
 def rejection(validation: Tensor, test: Tensor, external: Mapping[str, Tensor], wanted: float) -> Rejection:
     """Choose the threshold on validation images of the learned tasks, and see what it rejects."""
-    threshold = reject_threshold(validation, wanted)
+    threshold = HeldOutScores.of(validation.tolist()).threshold(wanted)
 
     def rejected(scores: Tensor) -> float:
         return _mean(scores.double() < threshold)

@@ -12,10 +12,7 @@ from torch import Tensor
 from clom.data.images import Images, fitted
 from clom.errors import UserError
 from clom.methods.families.base import Method
-from clom.methods.families.task_record import is_unknown
-
-FALSE_REJECTION = 0.05
-"""How many of the known photos may be taken for unknown, unless somebody says otherwise."""
+from clom.ood.rejection import FALSE_REJECTION, check_rate, is_unknown
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Predictor:
             raise UserError("This model has learned nothing yet. Teach it: clom learn MODEL FOLDER")
         self.method = method
         self.calibration = method.calibration
-        self.sharpness = _typical_logit_scale(method)
+        self.logit_scale = _logit_scale(method)
 
     @torch.no_grad()
     def __call__(
@@ -69,7 +66,7 @@ class Predictor:
         pixels = suited(self.method, pixels)
         blocks, belonging = self.method.blocks_and_belonging(pixels, None if task is None else numbers)
         calibration = self.calibration if task is None else self.calibration.of_one(numbers[0])
-        chances = (self.sharpness * torch.cat(calibration(blocks), 1)).softmax(1)
+        chances = (self.logit_scale * torch.cat(calibration(blocks), 1)).softmax(1)
         classes = [(name, number) for number in numbers for name in self.method.tasks[number].class_names]
         best = chances.topk(min(max(1, top), len(classes)), dim=1)
         answers = []
@@ -83,7 +80,7 @@ class Predictor:
         tasks = self.method.tasks
         _, number, _ = likely[0]
         record = tasks[number].record
-        familiarity = record.familiarity(own[number]) if record else None
+        familiarity = record.own_scores.familiarity(own[number]) if record else None
         return Answer(
             guesses=tuple(Guess(name, chance, tasks[task].name) for name, task, chance in likely),
             unknown=is_unknown(familiarity, false_rejection),
@@ -99,12 +96,7 @@ def suited(method: Method, pixels: Tensor) -> Tensor:
     return fitted(Images(pixels, torch.zeros(len(pixels), dtype=torch.int64)), method.image_shape).pixels
 
 
-def check_rate(false_rejection: float) -> None:
-    if not 0 <= false_rejection < 1:
-        raise UserError(f"A false-rejection rate is a share from 0 to below 1, not {false_rejection}.")
-
-
-def _typical_logit_scale(method: Method) -> float:
-    """One factor for all classes, so that it changes no answer: the middle of what each task found for itself."""
-    found = [math.log(task.record.sharpness) for task in method.tasks if task.record]
-    return math.exp(sum(found) / len(found)) if found else 1.0
+def _logit_scale(method: Method) -> float:
+    """One inverse temperature for all classes, so that it changes no prediction: the geometric mean over tasks."""
+    logs = [math.log(task.record.logit_scale) for task in method.tasks if task.record]
+    return math.exp(sum(logs) / len(logs)) if logs else 1.0

@@ -160,7 +160,7 @@ def examine(learner: Method, task: Task) -> tuple[TaskRecord, float]:
         images=_counts(task.train, task.n_classes),
         validation_images=_counts(held, task.n_classes),
         accuracy=float(within.double().mean()),
-        sharpness=fit_logit_scale(scores, start + held.labels),
+        logit_scale=fit_logit_scale(scores, start + held.labels),
         belonging=tuple(sorted(belonging[:, number].tolist())),
         fingerprint=fingerprint(learner, number),
     )

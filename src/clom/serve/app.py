@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from clom.errors import UserError
-from clom.photos.predict import FALSE_REJECTION
+from clom.ood.rejection import FALSE_REJECTION
 from clom.serve import schemas
 from clom.serve.answers.engine import NothingLearned
 from clom.serve.images.decoder_pool import Unreadable

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from clom.errors import UserError
+from clom.ood.rejection import FALSE_REJECTION
 
 Body = bytes | Iterable[bytes] | None
 Fields = Sequence[tuple[str, str | tuple[str, bytes]]]
@@ -48,7 +49,7 @@ class Client:
         return self._json("GET", "/model")
 
     def predict(
-        self, pictures: Sequence[Path], task: str | None = None, top: int = 3, false_rejection: float = 0.05
+        self, pictures: Sequence[Path], task: str | None = None, top: int = 3, false_rejection: float = FALSE_REJECTION
     ) -> dict[str, Any]:
         """What is on these pictures: `answers`, one for each file."""
         options = {"top": top, "false_rejection": false_rejection} | ({} if task is None else {"task": task})

@@ -25,6 +25,7 @@ from clom.experiments.analysis.ood_scores import score_run
 from clom.experiments.config import resolve
 from clom.experiments.run import execute
 from clom.methods.registry import PAPER_METHODS
+from clom.ood.rejection import HeldOutScores
 from clom.reporting.paper.numbers import PAPER_NAMES, Number, all_systems, reported
 from clom.reporting.report import examples
 from clom.reporting.report.page import write_report
@@ -224,7 +225,7 @@ def test_the_threshold_is_set_on_validation_images(hat: Path) -> None:
     stream = examples.local_stream(run, None)
     assert stream is not None
     own = torch.cat([examples.best_scores(run, run.method.blocks(task.validation.pixels)) for task in stream])
-    assert examples.threshold(run, stream) == pytest.approx(float(own.min()))  # 5% of so few is none of them
+    assert examples.threshold(run, stream) == HeldOutScores.of(own.tolist()).threshold(0.05)
 
 
 def test_without_the_data_the_page_says_so(tmp_path: Path, hat: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ from clom.learning.loop import generator
 from clom.methods.families.base import Blocks, Method
 from clom.ood.predictors import Argmax, Predictor, Standardiser
 from clom.ood.registry import PREDICTORS, SCORES, chosen
+from clom.ood.rejection import FALSE_REJECTION
 from clom.ood.scores import NEEDS, Outputs, Score
 from clom.storage.model_file import load_model
 from clom.storage.tensors import read_tensors
@@ -97,7 +98,7 @@ def score_run(
     folder: Path,
     data: Path | None = None,
     external: Sequence[str] | None = None,
-    wanted_rejection: float = 0.05,
+    wanted_rejection: float = FALSE_REJECTION,
     on_pass: OnPass = lambda done, total: None,
     scores: Sequence[str] = (),
     predictors: Sequence[str] = (),

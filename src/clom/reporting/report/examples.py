@@ -1,7 +1,7 @@
 """A handful of test images of every task, with what the model answered: right, confused, or rejected as unknown.
 
-An image is rejected if its largest calibrated score, by which it is answered, is lower than that of all but a small
-share of the tasks' own validation images. Shown images are spread evenly over those of their kind: neither the nicest
+An image is rejected if its largest calibrated score, which decides its class, is too low among those of the tasks' own
+validation images (`clom.ood.rejection`). Shown images are spread evenly over those of their kind: neither the nicest
 nor the worst are picked.
 """
 
@@ -21,12 +21,11 @@ from clom.data import catalog
 from clom.data.images import Images, spread
 from clom.data.stream import Stream
 from clom.errors import UserError
-from clom.evaluation.metrics import reject_threshold
 from clom.experiments.analysis.finished_run import FinishedRun
 from clom.experiments.analysis.ood_scores import external_images
 from clom.methods.families.base import Blocks
+from clom.ood.rejection import FALSE_REJECTION, HeldOutScores
 
-WANTED_REJECTION = 0.05
 _VALIDATION = 400  # images in all that set the threshold, where `clom scores` has not asked about all of them
 _SHOWN, _EDGE = 4, 96  # images of a kind, pixels of a longer edge
 _MANY_CLASSES = 4
@@ -80,7 +79,8 @@ def threshold(run: FinishedRun, stream: Stream | None) -> float | None:
         validation = [run.method.blocks(spread(task.validation, count).pixels) for task in stream]
     if validation is None:
         return None
-    return reject_threshold(torch.cat([best_scores(run, row) for row in validation]), WANTED_REJECTION)
+    own = torch.cat([best_scores(run, row) for row in validation])
+    return HeldOutScores.of(own.tolist()).threshold(FALSE_REJECTION)
 
 
 def best_scores(run: FinishedRun, blocks: Blocks) -> Tensor:

@@ -14,6 +14,7 @@ from clom.evaluation.metrics import auc_grid, max_logit
 from clom.experiments.analysis.finished_run import FinishedRun
 from clom.experiments.catalogue import experiment_names, read_experiment
 from clom.methods.registry import method_label, method_title
+from clom.ood.rejection import FALSE_REJECTION
 from clom.reporting.report import examples
 from clom.reporting.report.examples import short
 from clom.reporting.report.svg import Charts
@@ -194,7 +195,7 @@ class RunPage:
         run = self.run
         stream = examples.local_stream(run, data)
         lowest = examples.threshold(run, stream)
-        self.wanted_rejection = examples.WANTED_REJECTION
+        self.wanted_rejection = FALSE_REJECTION
         self.galleries: list[examples.Gallery] = []
         self.external_galleries: list[examples.Gallery] = []
         if stream is not None and lowest is not None:

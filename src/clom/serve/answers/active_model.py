@@ -69,7 +69,7 @@ def rejection(method: Method) -> dict[str, Any]:
     """What each rate of `RATES` costs: the share of held-out pictures, all of known classes, taken for unknown."""
     records = [task.record for task in method.tasks if task.record and task.record.belonging]
     held = sum(len(record.belonging) for record in records)
-    lost = [sum(record.cost(rate) * len(record.belonging) for record in records) for rate in RATES]
+    lost = [sum(record.own_scores.rejected_share(rate) * len(record.belonging) for record in records) for rate in RATES]
     return {"rates": list(RATES), "held_out": held, "costs": [each / max(1, held) for each in lost]}
 
 

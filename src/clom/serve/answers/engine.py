@@ -13,8 +13,8 @@ from torch import Tensor
 
 from clom import machine
 from clom.errors import UserError, unknown
-from clom.methods.families.task_record import is_unknown
-from clom.photos.predict import Answer, check_rate
+from clom.ood.rejection import check_rate, is_unknown
+from clom.photos.predict import Answer
 from clom.serve.answers.active_model import Served, load_served
 
 

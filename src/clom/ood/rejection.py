@@ -1,0 +1,83 @@
+"""When is an image unknown? The one definition, used wherever images are rejected.
+
+A score says how much an image looks like a task's own (high = belongs). Whether it is too low to be one of them is
+judged by the scores of held-out images of the task: the conformal p-value is the share of these, the new image counted
+among them, that score no higher. An image is unknown at a false-rejection rate r if its p-value is r or less; then no
+more than the share r of new images of the task is rejected, whatever the distribution of the scores.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clom.errors import UserError
+
+FALSE_REJECTION = 0.05
+"""The default rate: how many images of known classes may be taken for unknown."""
+
+
+@dataclass(frozen=True)
+class HeldOutScores:
+    """Scores of a task's own held-out images, in ascending order."""
+
+    ascending: tuple[float, ...]
+
+    @staticmethod
+    def of(scores: Iterable[float]) -> HeldOutScores:
+        """In any order."""
+        return HeldOutScores(tuple(sorted(scores)))
+
+    def familiarity(self, score: float) -> float | None:
+        """The p-value of a score; None if there are no held-out images to tell.
+
+        Below all of them, where few held-out images say nothing more, an exponential tail continues it; its scale is
+        that of their lower half.
+        """
+        count, n = bisect_right(self.ascending, score), len(self.ascending)
+        if n == 0:
+            return None
+        return (count + 1) / (n + 1) if count else math.exp((score - self.ascending[0]) / self._tail_scale) / (n + 1)
+
+    def threshold(self, false_rejection: float) -> float:
+        """The lowest score that is not unknown at this rate; minus infinity if there are no held-out images."""
+        check_rate(false_rejection)
+        if not self.ascending:
+            return -math.inf
+        lowest = next(score for score in self.ascending if not self._rejects(score, false_rejection))
+        if lowest > self.ascending[0] or 1 / (len(self.ascending) + 1) <= false_rejection:
+            return lowest
+        reach = self._tail_scale
+        while not self._rejects(low := lowest - reach, false_rejection):
+            reach *= 2
+        high = lowest
+        while low < (middle := low / 2 + high / 2) < high:
+            low, high = (middle, high) if self._rejects(middle, false_rejection) else (low, middle)
+        return high
+
+    def rejected_share(self, false_rejection: float) -> float:
+        """The share of the held-out images themselves that are unknown at this rate: at most the rate."""
+        rejected = sum(self._rejects(score, false_rejection) for score in self.ascending)
+        return rejected / max(1, len(self.ascending))
+
+    def _rejects(self, score: float, false_rejection: float) -> bool:
+        return is_unknown(self.familiarity(score), false_rejection)
+
+    @property
+    def _tail_scale(self) -> float:
+        """How far scores of the lower half lie below the middle one, on average."""
+        middle = self.ascending[len(self.ascending) // 2]
+        lower = self.ascending[: len(self.ascending) // 2]
+        return max(sum(middle - score for score in lower) / max(1, len(lower)), 1e-12)
+
+
+def is_unknown(familiarity: float | None, false_rejection: float) -> bool:
+    """What cannot be judged is not rejected."""
+    return familiarity is not None and familiarity <= false_rejection
+
+
+def check_rate(false_rejection: float) -> None:
+    if not 0 <= false_rejection < 1:
+        raise UserError(f"A false-rejection rate is a share from 0 to below 1, not {false_rejection}.")
