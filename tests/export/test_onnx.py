@@ -29,7 +29,7 @@ from clom.learning.heads import DiscriminantHead
 from clom.methods.baselines import FineTune
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.clom_odin import ClomOdin, ClomOdinSettings
-from clom.methods.families.base import LearnedTask, Method
+from clom.methods.families.base import LearnedTask, Method, seeded
 from clom.methods.families.masked import MaskedMethod
 from clom.methods.families.shared import SharedSettings
 from clom.methods.families.task_record import TaskRecord, now
@@ -54,20 +54,18 @@ TASKS = (LearnedTask("first", ("a", "b")), LearnedTask("second", ("c", "d", "e")
 
 def opened(method: Method) -> Method:
     """As if it had learned two tasks, unlike in everything that can be unlike."""
-    for task in TASKS:
-        method.open_task(task)
-    randomness = torch.Generator().manual_seed(1)
-    if isinstance(method, MaskedMethod):
-        scales = torch.rand(2, generator=randomness) + 0.5
-        cross = torch.randn(2, 5, generator=randomness)
-        method.set_fitted(Affine(scales, torch.randn(2, generator=randomness), cross))
-        for module in method.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                torch.nn.init.normal_(module.running_mean, std=0.1)  # type: ignore[arg-type]
-                torch.nn.init.uniform_(module.running_var, 0.5, 2.0)  # type: ignore[arg-type]
-    for name in ("means", "weight", "bias"):
-        if isinstance(values := getattr(method, name, None), Tensor):
-            torch.nn.init.normal_(values)
+    with seeded(1, "opened"):
+        for task in TASKS:
+            method.open_task(task)
+        if isinstance(method, MaskedMethod):
+            method.set_fitted(Affine(torch.rand(2) + 0.5, torch.randn(2), torch.randn(2, 5)))
+            for module in method.modules():
+                if isinstance(module, torch.nn.BatchNorm2d):
+                    torch.nn.init.normal_(module.running_mean, std=0.1)  # type: ignore[arg-type]
+                    torch.nn.init.uniform_(module.running_var, 0.5, 2.0)  # type: ignore[arg-type]
+        for name in ("means", "weight", "bias"):
+            if isinstance(values := getattr(method, name, None), Tensor):
+                torch.nn.init.normal_(values)
     return method.eval()
 
 
