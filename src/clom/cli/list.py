@@ -14,15 +14,21 @@ if TYPE_CHECKING:
     from clom.plugins import Registry
 
 
-def list_command(what: Literal["all", "experiments", "methods", "budgets"] = "all", /) -> None:
-    """Show the experiments, the methods and the budgets.
+def list_command(what: Literal["all", "experiments", "methods", "scores", "predictors", "budgets"] = "all", /) -> None:
+    """Show the experiments, the methods, the OOD scores, the task predictors and the budgets.
 
     Parameters
     ----------
     what
-        Only one of the three lists.
+        Only one of these lists.
     """
-    tables = {"experiments": _experiments, "methods": _methods, "budgets": _budgets}
+    tables = {
+        "experiments": _experiments,
+        "methods": _methods,
+        "scores": _scores,
+        "predictors": _predictors,
+        "budgets": _budgets,
+    }
     for make in tables.values() if what == "all" else [tables[what]]:
         Console().print(make())
 
@@ -50,6 +56,30 @@ def _methods() -> Table:
         except UserError as problem:  # of a package that is installed, but broken
             rows.append((name, str(problem), "-", "-"))
     return _with_origin(METHODS, ["method", "what it is", "kept between tasks", "numbers in the paper"], rows)
+
+
+def _scores() -> Table:
+    from clom.ood.registry import SCORES
+
+    return _described(SCORES, "OOD score")
+
+
+def _predictors() -> Table:
+    from clom.ood.registry import PREDICTORS
+
+    return _described(PREDICTORS, "task predictor")
+
+
+def _described(registry: Registry[Any], heading: str) -> Table:
+    from clom.ood.registry import description
+
+    rows = []
+    for name in registry.names():
+        try:
+            rows.append((name, description(registry, name)))
+        except UserError as problem:  # of a package that is installed, but broken
+            rows.append((name, str(problem)))
+    return _with_origin(registry, [heading, "what it is"], rows)
 
 
 def _budgets() -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clom.errors import UserError, unknown
-from clom.plugins import Registry
+from clom.plugins import BUILT_IN, Registry
 
 if TYPE_CHECKING:
     from clom.ood.predictors import Predictor
@@ -47,35 +47,47 @@ def _check_class(thing: Any, kind: str, base: type, contract: str) -> None:
         raise UserError(f"The {kind} {name} must be constructible without arguments ({problem}).") from None
 
 
-SCORES: Registry[type[Score]] = Registry(
-    "score",
-    "clom.scores",
-    {
-        "msp": "clom.ood.scores:MSP",
-        "max-logit": "clom.ood.scores:MaxLogit",
-        "energy": "clom.ood.scores:Energy",
-        "neg-entropy": "clom.ood.scores:NegEntropy",
-        "gen": "clom.ood.scores:GEN",
-        "odin": "clom.ood.odin:ODIN",
-        "mahalanobis": "clom.ood.scores:Mahalanobis",
-        "relative-mahalanobis": "clom.ood.scores:RelativeMahalanobis",
-        "knn": "clom.ood.scores:KNN",
-        "vim": "clom.ood.scores:ViM",
-        "react": "clom.ood.scores:ReAct",
-    },
-    check_score_class,
-)
+BUILT_IN_SCORES = {
+    "msp": ("clom.ood.scores:MSP", "maximum softmax probability (Hendrycks and Gimpel 2017)"),
+    "max-logit": ("clom.ood.scores:MaxLogit", "largest entry of the block, which CIL by argmax compares"),
+    "energy": ("clom.ood.scores:Energy", "logsumexp of the block (Liu et al. 2020)"),
+    "neg-entropy": ("clom.ood.scores:NegEntropy", "negative entropy of the softmax probabilities"),
+    "gen": ("clom.ood.scores:GEN", "generalised entropy (Liu et al. 2023)"),
+    "odin": ("clom.ood.odin:ODIN", "temperature and input perturbation (Liang et al. 2018)"),
+    "mahalanobis": ("clom.ood.scores:Mahalanobis", "distance to the nearest class mean (Lee et al. 2018)"),
+    "relative-mahalanobis": (
+        "clom.ood.scores:RelativeMahalanobis",
+        "the same, minus the distance to the task's mean (Ren et al. 2021)",
+    ),
+    "knn": ("clom.ood.scores:KNN", "distance to the k-th nearest training feature (Sun et al. 2022)"),
+    "vim": ("clom.ood.scores:ViM", "energy minus a virtual logit (Wang et al. 2022)"),
+    "react": ("clom.ood.scores:ReAct", "energy of clipped features (Sun et al. 2021)"),
+}
+"""Name -> where it is, and what it is: known without importing it."""
 
+BUILT_IN_PREDICTORS = {
+    "argmax": ("clom.ood.predictors:Argmax", "the task with the largest entry of all blocks; reads no OOD score"),
+    "task-then-class": ("clom.ood.predictors:TaskThenClass", "the task with the highest OOD score"),
+    "product": ("clom.ood.predictors:Product", "the task with the highest class times task probability"),
+}
+
+SCORES: Registry[type[Score]] = Registry(
+    "score", "clom.scores", {name: place for name, (place, _) in BUILT_IN_SCORES.items()}, check_score_class
+)
 PREDICTORS: Registry[type[Predictor]] = Registry(
     "predictor",
     "clom.predictors",
-    {
-        "argmax": "clom.ood.predictors:Argmax",
-        "task-then-class": "clom.ood.predictors:TaskThenClass",
-        "product": "clom.ood.predictors:Product",
-    },
+    {name: place for name, (place, _) in BUILT_IN_PREDICTORS.items()},
     check_predictor_class,
 )
+
+
+def description(registry: Registry[Any], name: str) -> str:
+    """What a score or a predictor is: of the tables above, or the first line of its docstring."""
+    for table in (BUILT_IN_SCORES, BUILT_IN_PREDICTORS):
+        if name in table and registry.entry(name).origin == BUILT_IN:
+            return table[name][1]
+    return (registry.get(name).__doc__ or "").strip().partition("\n")[0] or "no description"
 
 
 def chosen(registry: Registry[Any], references: Sequence[str] = ()) -> list[str]:
