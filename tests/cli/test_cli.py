@@ -23,6 +23,7 @@ from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.run import RunResult, TaskResult
 from clom.learning.progress import Progress
 from clom.methods.registry import BUILT_IN
+from clom.ood.registry import BUILT_IN_SCORES
 from clom.reporting.figures import run_overview as figures
 from clom.storage.model_file import load_model
 
@@ -151,7 +152,7 @@ def test_the_module_is_the_command() -> None:
 def test_list(clom: Clom) -> None:
     outcome = clom("list")
     assert outcome.code == 0
-    assert all(name in outcome.out for name in [*experiment_names(), *BUILT_IN, *BUDGETS])
+    assert all(name in outcome.out for name in [*experiment_names(), *BUILT_IN, *BUILT_IN_SCORES, *BUDGETS])
     only = clom("list", "methods").out
     assert "clom-no-ood" in only
     assert "digits-5t" not in only
