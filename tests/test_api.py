@@ -1,4 +1,4 @@
-"""The names of `import clom`, used as the README uses them."""
+"""From a stream to a model file, as the README shows it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ import pytest
 import torch
 
 import clom
-from clom import api
 from clom.errors import UserError
 
 SMALL: dict[str, Any] = {"net__channels": [12, 12, 16], "net__hidden": 24, "learning__plan__epochs": 1}
-
-
-def test_every_name_is_there() -> None:
-    assert set(api.__all__) | {"ClomClassifier"} == set(clom.__all__)
-    assert all(getattr(clom, name) is getattr(api, name) for name in api.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'make_methd'"):
-        clom.make_methd  # noqa: B018
 
 
 def test_from_a_stream_to_a_model_file(tmp_path: Path) -> None:

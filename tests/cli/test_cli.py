@@ -143,12 +143,6 @@ def test_torch_is_not_loaded_where_nothing_is_computed(arguments: list[str]) -> 
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-def test_the_module_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "clom", "rnu"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-
-
 def test_list(clom: Clom) -> None:
     outcome = clom("list")
     assert outcome.code == 0

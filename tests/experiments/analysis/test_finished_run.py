@@ -1,0 +1,60 @@
+"""A finished run is read from its folder, or refused with the file that is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from clom.errors import UserError
+from clom.experiments.analysis.finished_run import read_run
+from clom.storage.tensors import read_tensors, to_bytes
+
+FINISHED = Path(__file__).parents[1] / "earlier" / "run"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FINISHED, tmp_path / "run"))
+
+
+def test_everything_in_the_folder(folder: Path) -> None:
+    run = read_run(folder)
+    assert (run.config.experiment, run.config.seed) == ("digits-5t", 1)
+    assert [len(row) for row in run.blocks] == [5] * 5
+    assert {tuple(block.shape) for row in run.blocks for block in row} == {(16, 2)}
+    assert run.class_names[0] == ("0", "1")
+    assert run.last.til == run.summary["til"]
+    assert [evaluation.n_tasks for evaluation in run.history] == [1, 2, 3, 4, 5]
+    assert (run.scores, run.validation, run.external) == (None, None, {})
+
+
+def test_calibrated_scores_give_the_reported_accuracy(folder: Path) -> None:
+    run = read_run(folder)
+    right = [
+        (torch.cat(row, 1).argmax(1) // 2 == task).float().mean().item() for task, row in enumerate(run.calibrated)
+    ]
+    assert sum(right) / len(right) == pytest.approx(run.last.preferred.task_detection)
+
+
+def test_scores_of_another_run_are_refused(folder: Path) -> None:
+    path = folder / "scores.safetensors"
+    tensors, header = read_tensors(path)
+    for problem, changed in {
+        "holds no scores": {name: value for name, value in tensors.items() if name != "0.4"},
+        "have shapes": {**tensors, "0.4": tensors["0.4"][:3]},
+        "no numbers": {**tensors, "0.4": tensors["0.4"] * float("nan")},
+    }.items():
+        path.write_bytes(to_bytes(changed, header))
+        with pytest.raises(UserError, match=problem):
+            read_run(folder)
+
+
+@pytest.mark.parametrize("name", ["environment.json", "summary.json"])
+def test_a_damaged_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).write_text(json.dumps(["a list"]))
+    with pytest.raises(UserError, match=name):
+        read_run(folder)

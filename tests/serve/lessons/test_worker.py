@@ -1,0 +1,69 @@
+"""The process that learns, called in this one: what it tells."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clom.errors import UserError
+from clom.serve.lessons import worker
+from clom.serve.lessons.stored_images import Assignment, Kept
+from clom.storage.model_file import load_model
+from serve.running import pictures, warm_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return warm_model(tmp_path / "m.safetensors")
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_learning_is_told_step_by_step(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lesson = pictures("blue", "yellow")
+    assignment = Assignment("1", "cold", ("blue", "yellow"), (10, 10), ())
+    Kept(model).write(assignment, lesson.images.pixels, lesson.images.labels.tolist())
+    worker.learn(model)
+    events = told(capsys)
+    assert [event["event"] for event in events if event["event"] != "step"] == ["plan", "saved", "done"]
+    assert events[0]["n_train"] + events[0]["n_validation"] == 20
+    assert events[-1]["lesson"]["n_tasks"] == 2
+    assert [task.name for task in load_model(model).tasks] == ["warm", "cold"]
+
+
+def test_inspecting(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    worker.inspect(model)
+    (event,) = told(capsys)
+    assert [check["verdict"] for check in event["checks"]] == ["identical"]
+    assert event["separation"] is None
+
+
+def test_a_lesson_that_is_gone(model: Path) -> None:
+    with pytest.raises(UserError, match="are gone"):
+        worker.learn(model)
+
+
+def test_it_ends_with_its_input() -> None:
+    """Its parent may die in any way."""
+    code = """
+import threading
+from clom.serve.lessons import worker
+threading.Thread(target=worker._end_with_input).start()
+print("ready", flush=True)
+threading.Event().wait()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    assert process.poll() is None
+    process.stdin.close()
+    assert process.wait(30) == 1
+    process.stdout.close()
