@@ -16,8 +16,8 @@ from clom.experiments.catalogue import image_shape_of
 from clom.experiments.config import resolve
 from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, register_method
-from clom.ood.predictors import Predictor
-from clom.ood.registry import PREDICTORS, SCORES
+from clom.ood.predictors import TaskPredictor
+from clom.ood.registry import register_predictor, register_score
 from clom.ood.scores import Outputs, Score
 from clom.plugins import load_plugin
 from clom.storage import model_file as store
@@ -27,10 +27,10 @@ __all__ = [
     "Images",
     "Method",
     "Outputs",
-    "Predictor",
     "Score",
     "Stream",
     "Task",
+    "TaskPredictor",
     "evaluate",
     "load_model",
     "load_plugin",
@@ -43,9 +43,6 @@ __all__ = [
     "save_model",
     "split",
 ]
-
-register_score = SCORES.register
-register_predictor = PREDICTORS.register
 
 
 def load_stream(experiment: str, budget: str = "cpu", seed: int = 0, data: str | Path | None = None) -> Stream:

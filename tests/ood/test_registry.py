@@ -32,7 +32,7 @@ def test_a_decorated_class_is_found_by_name() -> None:
     assert First()(Outputs(torch.tensor([[1.0, 2.0]]))).tolist() == [1.0]
 
     @clom.register_predictor("first-task")
-    class FirstTask(clom.Predictor):
+    class FirstTask(clom.TaskPredictor):
         def __call__(self, blocks: object, scores: Tensor) -> Tensor:
             return torch.eye(scores.shape[1])[:1].expand(len(scores), -1)
 

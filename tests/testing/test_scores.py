@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clom.ood.predictors import Predictor
+from clom.ood.predictors import TaskPredictor
 from clom.ood.registry import PREDICTORS, SCORES
 from clom.ood.scores import Mahalanobis, MaxLogit, Outputs, Score
 from clom.testing import check_predictor, check_score
@@ -120,27 +120,27 @@ def test_a_broken_score_is_named(kind: type[Score], told: str) -> None:
 # --- broken predictors -----------------------------------------------------------------------------------------------
 
 
-class LeastLikely(Predictor):
+class LeastLikely(TaskPredictor):
     def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
         return -scores
 
 
-class TaskNumber(Predictor):
+class TaskNumber(TaskPredictor):
     def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
         return scores.argmax(1)
 
 
-class ByBatch(Predictor):
+class ByBatch(TaskPredictor):
     def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
         return scores - scores.mean(0)
 
 
-class Impossible(Predictor):
+class Impossible(TaskPredictor):
     def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
         return scores.log()
 
 
-class Dice(Predictor):
+class Dice(TaskPredictor):
     def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
         return torch.rand(scores.shape)
 
@@ -155,6 +155,6 @@ class Dice(Predictor):
         (Dice, "second call differs"),
     ],
 )
-def test_a_broken_predictor_is_named(kind: type[Predictor], told: str) -> None:
+def test_a_broken_predictor_is_named(kind: type[TaskPredictor], told: str) -> None:
     with pytest.raises(AssertionError, match=told):
         check_predictor(kind)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clom.methods.families.base import Blocks
-from clom.ood.predictors import Predictor
+from clom.ood.predictors import TaskPredictor
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Outcome:
 
 
 def outcome(
-    predictor: Predictor, blocks: Sequence[Blocks], scores: Sequence[Tensor], labels: Sequence[Tensor]
+    predictor: TaskPredictor, blocks: Sequence[Blocks], scores: Sequence[Tensor], labels: Sequence[Tensor]
 ) -> Outcome:
     """Entry j of all three sequences is about task j's test images."""
     task_right, both_right = [], []

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 
-class Predictor(ABC):
+class TaskPredictor(ABC):
     """Subclasses can be made without arguments."""
 
     title: ClassVar[str] = ""
@@ -37,14 +37,14 @@ class Predictor(ABC):
         return self(blocks, scores).argmax(1)
 
 
-class Argmax(Predictor):
+class Argmax(TaskPredictor):
     """The task with the largest entry of all blocks; reads no OOD score."""
 
     def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
         return torch.stack([block.amax(1) for block in blocks], 1)
 
 
-class TaskThenClass(Predictor):
+class TaskThenClass(TaskPredictor):
     """The task with the highest OOD score."""
 
     title = "task, then class"
@@ -53,7 +53,7 @@ class TaskThenClass(Predictor):
         return scores
 
 
-class Product(Predictor):
+class Product(TaskPredictor):
     """The task with the highest product of class and task probability, as a logarithm: small products underflow."""
 
     def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clom.errors import UserError, unknown
 from clom.plugins import BUILT_IN, Registry
 
 if TYPE_CHECKING:
-    from clom.ood.predictors import Predictor
+    from clom.ood.predictors import TaskPredictor
     from clom.ood.scores import Score
+
+S = TypeVar("S", bound="type[Score]")
+P = TypeVar("P", bound="type[TaskPredictor]")
 
 
 def check_score_class(thing: Any) -> None:
@@ -30,9 +33,9 @@ def check_score_class(thing: Any) -> None:
 
 def check_predictor_class(thing: Any) -> None:
     """Refuse what cannot be used as a task predictor."""
-    from clom.ood.predictors import Predictor
+    from clom.ood.predictors import TaskPredictor
 
-    _check_class(thing, "predictor", Predictor, "__call__(blocks, scores), which returns [images, tasks]")
+    _check_class(thing, "predictor", TaskPredictor, "__call__(blocks, scores), which returns [images, tasks]")
 
 
 def _check_class(thing: Any, kind: str, base: type, contract: str) -> None:
@@ -74,12 +77,34 @@ BUILT_IN_PREDICTORS = {
 SCORES: Registry[type[Score]] = Registry(
     "score", "clom.scores", {name: place for name, (place, _) in BUILT_IN_SCORES.items()}, check_score_class
 )
-PREDICTORS: Registry[type[Predictor]] = Registry(
+PREDICTORS: Registry[type[TaskPredictor]] = Registry(
     "predictor",
     "clom.predictors",
     {name: place for name, (place, _) in BUILT_IN_PREDICTORS.items()},
     check_predictor_class,
 )
+
+
+def register_score(name: str) -> Callable[[S], S]:
+    """A class decorator that makes a `Score` known by `name`."""
+    register = SCORES.register(name)
+
+    def decorate(score: S) -> S:
+        register(score)
+        return score
+
+    return decorate
+
+
+def register_predictor(name: str) -> Callable[[P], P]:
+    """A class decorator that makes a `TaskPredictor` known by `name`."""
+    register = PREDICTORS.register(name)
+
+    def decorate(predictor: P) -> P:
+        register(predictor)
+        return predictor
+
+    return decorate
 
 
 def description(registry: Registry[Any], name: str) -> str:

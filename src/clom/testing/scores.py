@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clom.errors import UserError
-from clom.ood.predictors import Predictor
+from clom.ood.predictors import TaskPredictor
 from clom.ood.registry import check_predictor_class, check_score_class
 from clom.ood.scores import Outputs, Score
 from clom.testing.expectations import is_finite, require
@@ -60,7 +60,7 @@ def check_score(make: Callable[[], Score]) -> None:
     )
 
 
-def check_predictor(make: Callable[[], Predictor]) -> None:
+def check_predictor(make: Callable[[], TaskPredictor]) -> None:
     """`make()`, for example the class itself, gives a fresh task predictor.
 
     It must say how strongly each task claims each image, `[images, tasks]`, and follow the evidence where blocks and

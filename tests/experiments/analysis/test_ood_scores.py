@@ -212,7 +212,7 @@ class Nowhere(clom.Score):
     def __call__(self, outputs):
         return outputs.block.amax(1) / 0
 
-class Second(clom.Predictor):
+class Second(clom.TaskPredictor):
     def __call__(self, blocks, scores):
         return -scores
 """

@@ -39,7 +39,7 @@ from clom.experiments.run import read_finished
 from clom.files import write_atomically
 from clom.learning.loop import generator
 from clom.methods.families.base import Blocks, Method
-from clom.ood.predictors import Argmax, Predictor, Standardiser
+from clom.ood.predictors import Argmax, Standardiser, TaskPredictor
 from clom.ood.registry import PREDICTORS, SCORES, chosen
 from clom.ood.rejection import FALSE_REJECTION
 from clom.ood.scores import NEEDS, Outputs, Score
@@ -159,7 +159,7 @@ def by_title(references: Sequence[str] = ()) -> dict[str, type[Score]]:
     return found
 
 
-def all_predictors(references: Sequence[str] = ()) -> dict[str, Predictor]:
+def all_predictors(references: Sequence[str] = ()) -> dict[str, TaskPredictor]:
     """Every registered predictor and those brought; but for argmax, which depends on calibration, not on a score."""
     for reference in references:
         PREDICTORS.named(reference)
@@ -273,7 +273,7 @@ def _checked(title: str, values: Tensor, outputs: Outputs) -> Tensor:
 
 def _result(
     values: _Values,
-    predictors: Mapping[str, Predictor],
+    predictors: Mapping[str, TaskPredictor],
     blocks: Sequence[Blocks],
     labels: Sequence[Tensor],
     wanted: float,
