@@ -18,6 +18,7 @@ import torch
 from clom import machine
 from clom.data.images import DataSet
 from clom.data.sources import DataSettings
+from clom.data.stratified import hold_out
 from clom.data.stream import Stream
 from clom.evaluation.metrics import Evaluation, evaluate
 from clom.evaluation.scorebook import Scorebook
@@ -31,13 +32,10 @@ def held_out(data: DataSettings, folder: Path | None, seed: int) -> Stream:
     """The experiment's tasks, with training images that are kept back in the place of its test images."""
     full = data.load(folder)
     randomness = torch.Generator().manual_seed(DRAW)
-    learned, asked = [], []
-    for label in range(len(full.class_names)):
-        rows = (full.train.labels == label).nonzero().flatten()
-        rows = rows[torch.randperm(len(rows), generator=randomness)][: data.train_per_class]
-        asked.append(rows[: len(rows) // HELD])
-        learned.append(rows[len(rows) // HELD :])
-    kept = DataSet(full.name, full.class_names, full.train[torch.cat(learned)], full.train[torch.cat(asked)])
+    n_classes = len(full.class_names)
+    drawn = hold_out(full.train.labels, n_classes, lambda n: n // HELD, randomness, data.train_per_class)
+    learned, asked = (full.train[torch.cat([rows[part] for rows in drawn])] for part in (0, 1))
+    kept = DataSet(full.name, full.class_names, learned, asked)
     return data.model_copy(update={"train_per_class": None, "test_per_class": None}).tasks_of(kept, seed)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from clom.data.decoding import decode
 from clom.data.images import Images
+from clom.data.stratified import divided, hold_out, share_of
 from clom.data.stream import Task
 from clom.errors import DataError, UserError
 
@@ -42,15 +43,8 @@ class Pictures:
     def task(self, name: str, validation: float = 0.2, seed: int = 0) -> Task:
         """The pictures as a task: the share `validation` of each class, at least one picture, is held out."""
         randomness = torch.Generator().manual_seed(seed)
-        kept, held = [], []
-        for label in range(len(self.class_names)):
-            rows = (self.images.labels == label).nonzero()[:, 0]
-            rows = rows[torch.randperm(len(rows), generator=randomness)]
-            count = min(max(1, round(validation * len(rows))), len(rows) - 1)
-            held.append(rows[:count])
-            kept.append(rows[count:])
-        train, validating = (self.images[torch.cat(part).sort().values] for part in (kept, held))
-        return Task(name, self.class_names, train, validating)
+        drawn = hold_out(self.images.labels, len(self.class_names), share_of(validation), randomness)
+        return Task(name, self.class_names, *divided(self.images, drawn))
 
     def part(self, rows: Tensor, with_skipped: bool = True) -> Pictures:
         """Those that the mask `rows` marks."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clom.data.images import DataSet, Images
+from clom.data.stratified import hold_out, share_of
 from clom.errors import UserError, unknown
 
 
@@ -177,24 +178,19 @@ def _draw(
 ) -> dict[int, tuple[Tensor, Tensor]]:
     """Rows that train and rows that validate, for each wanted class.
 
-    One permutation is drawn for every class of the data set, wanted or not: so a class's draw does not depend on which
-    others are used, and a larger `train_per_class` keeps the images of a smaller one.
+    All classes of the data set are drawn, wanted or not: so a class's draw does not depend on which others are used.
     """
-    generator = torch.Generator().manual_seed(seed)
-    drawn = {}
-    for label, name in enumerate(dataset.class_names):
-        rows = _rows(dataset.train, label)
-        rows = rows[torch.randperm(len(rows), generator=generator)][:train_per_class]
-        if label not in wanted:
-            continue
-        if len(rows) < 2:
+    randomness = torch.Generator().manual_seed(seed)
+    n_classes = len(dataset.class_names)
+    drawn = hold_out(dataset.train.labels, n_classes, share_of(validation), randomness, train_per_class)
+    for label in sorted(wanted):
+        count = sum(map(len, drawn[label]))
+        if count < 2:
             raise UserError(
-                f"The class '{name}' of {dataset.name} has {len(rows)} training images: "
+                f"The class '{dataset.class_names[label]}' of {dataset.name} has {count} training images: "
                 "at least 2 are needed, one to train and one to validate."
             )
-        held = min(max(1, round(validation * len(rows))), len(rows) - 1)
-        drawn[label] = (rows[held:], rows[:held])
-    return drawn
+    return {label: drawn[label] for label in wanted}
 
 
 def _rows(images: Images, label: int) -> Tensor:

@@ -26,6 +26,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from clom.data.images import Images
+from clom.data.stratified import divided, hold_out
 from clom.data.stream import Task
 from clom.estimator.arrays import Range, form_of, layout_of
 from clom.estimator.checks import check_labels, check_parameters
@@ -164,16 +165,10 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.thresholds_ = np.append(self.thresholds_, HeldOutScores.of(own.tolist()).threshold(self.false_rejection))
 
     def _split(self, images: Images, n_classes: int) -> tuple[Images, Images]:
-        """Images to train and images to validate; the only image of a class is both."""
+        """Images to train and images to validate; where all images of a class are held out, they train as well."""
         randomness = generator(self.model_.seed, "validation", len(self.tasks_))
-        train, held = [], []
-        for label in range(n_classes):
-            rows = (images.labels == label).nonzero().flatten()
-            rows = rows[torch.randperm(len(rows), generator=randomness)]
-            count = max(1, round(self.validation * len(rows)))
-            held.append(rows[:count])
-            train.append(rows[count:] if len(rows) > count else rows)
-        return images[torch.cat(train).sort().values], images[torch.cat(held).sort().values]
+        drawn = hold_out(images.labels, n_classes, lambda n: max(1, round(self.validation * n)), randomness)
+        return divided(images, [(train if len(train) else held, held) for train, held in drawn])
 
     def _settings(self, n_images: int) -> Settings:
         return settings_for(self.method, self.layout_, n_images, self.steps, self.settings)

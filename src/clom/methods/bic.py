@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from clom.data.images import to_unit
 from clom.data.memory import Memory
+from clom.data.stratified import hold_out
 from clom.data.stream import Task
 from clom.data.views import augment
 from clom.errors import UserError
@@ -116,16 +117,12 @@ class Bic(ReplayMethod):
 
     def _split(self, task: Task) -> tuple[list[Tensor], list[Tensor]]:
         """The rows of every class that train, and those that validate: what is kept of it, but at most a tenth."""
-        randomness, training, validating = self.random("validation"), list[Tensor](), list[Tensor]()
-        for label, name in enumerate(task.class_names):
-            rows = (task.train.labels == label).nonzero().flatten()
-            rows = rows[torch.randperm(len(rows), generator=randomness)]
-            held = min(self.shares[1], max(1, len(rows) // 10))
-            if held == len(rows):
-                raise UserError(f"BiC needs two images of every class, one to validate; '{name}' has {len(rows)}.")
-            training.append(rows[held:])
-            validating.append(rows[:held])
-        return training, validating
+        most, labels = self.shares[1], task.train.labels
+        drawn = hold_out(labels, task.n_classes, lambda n: min(most, max(1, n // 10)), self.random("validation"))
+        for name, (train, held) in zip(task.class_names, drawn, strict=True):
+            if not len(train):
+                raise UserError(f"BiC needs two images of every class, one to validate; '{name}' has {len(held)}.")
+        return [train for train, _ in drawn], [held for _, held in drawn]
 
     def _learn_network(self, task: Task, rows: Sequence[Tensor], context: TrainingContext) -> None:
         """Stage 1: the new images and the old classes' training exemplars, held by the corrected old network."""

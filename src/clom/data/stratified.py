@@ -1,0 +1,44 @@
+"""The stratified hold-out: a random part of every class is held out, the rest is kept for training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from clom.data.images import Images
+
+Rows = tuple[Tensor, Tensor]
+"""Of one class: the rows that are kept and those that are held out, both in random order."""
+
+
+def hold_out(
+    labels: Tensor,
+    n_classes: int,
+    count: Callable[[int], int],
+    randomness: torch.Generator,
+    most: int | None = None,
+) -> list[Rows]:
+    """For each class, hold out `count(n)` of its n rows; with `most`, only so many rows of a class are used at all.
+
+    One permutation is drawn for every class: which rows come first depends neither on `count` nor on `most`.
+    """
+    drawn = []
+    for label in range(n_classes):
+        rows = (labels == label).nonzero()[:, 0]
+        rows = rows[torch.randperm(len(rows), generator=randomness)][:most]
+        held = count(len(rows))
+        drawn.append((rows[held:], rows[:held]))
+    return drawn
+
+
+def share_of(share: float) -> Callable[[int], int]:
+    """A `count` for `hold_out`: this share of a class, but at least one row, and one row is always kept."""
+    return lambda n: max(0, min(max(1, round(share * n)), n - 1))
+
+
+def divided(images: Images, drawn: Sequence[Rows]) -> tuple[Images, Images]:
+    """The kept and the held-out images of all classes, in the order in which they were given."""
+    kept, held = (torch.cat([rows[part] for rows in drawn]).sort().values for part in (0, 1))
+    return images[kept], images[held]

@@ -1,0 +1,126 @@
+"""The stratified hold-out, and the rows that every one of its callers draws: models and results depend on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.held_out import held_out
+from clom.data import catalog
+from clom.data.folders import Pictures
+from clom.data.images import DataSet, Images
+from clom.data.sources import DataSettings
+from clom.data.stratified import divided, hold_out, share_of
+from clom.data.stream import Task, split
+from clom.estimator.classifier import ClomClassifier
+from clom.methods.bic import Bic, BicSettings
+from clom.methods.clom import Clom
+from clom.methods.families.base import LearnedTask
+from clom.nets import AlexNetSettings
+
+LABELS = torch.tensor([0, 1, 2, 1, 0, 1, 2, 0, 1, 0, 0, 1, 2, 0, 0, 1, 1, 0, 0, 1, 2, 1, 0, 1, 2])
+NAMES = ("a", "b", "c")
+
+
+def numbered(labels: torch.Tensor = LABELS, side: int = 8) -> Images:
+    """Images whose pixels are their row."""
+    rows = torch.arange(len(labels), dtype=torch.uint8)
+    return Images(rows.view(-1, 1, 1, 1).repeat(1, 1, side, side), labels)
+
+
+def rows_of(*parts: Images) -> list[list[int]]:
+    return [part.pixels[:, 0, 0, 0].tolist() for part in parts]
+
+
+def test_a_stream() -> None:
+    dataset = DataSet("numbers", NAMES, numbered(), numbered())
+    stream = split(dataset, groups=[["b"], ["a", "c"]], validation=0.25, train_per_class=8, seed=3)
+    assert rows_of(stream[0].train, stream[0].validation) == [[1, 5, 8, 15, 16, 19], [21, 23]]
+    assert rows_of(stream[1].train, stream[1].validation) == [[4, 6, 9, 12, 13, 17, 18, 20, 22, 24], [0, 2, 14]]
+
+
+def test_own_photos() -> None:
+    pictures = Pictures(NAMES, numbered(), tuple(Path(str(row)) for row in range(len(LABELS))), ())
+    task = pictures.task("numbers", seed=5)
+    held = [4, 5, 10, 11, 12]
+    assert rows_of(task.train, task.validation) == [[row for row in range(25) if row not in held], held]
+    lone = Pictures(("a", "b"), numbered(torch.tensor([0, 1, 0])), (Path(),) * 3, ())
+    task = lone.task("lone")
+    assert rows_of(task.train, task.validation) == [[1, 2], [0]]
+
+
+class _Seen(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("validation", "labels", "rows"),
+    [
+        (0.2, LABELS, [[0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 20, 21, 23, 24], [5, 12, 18, 19, 22]]),
+        (0.9, torch.tensor([0, 1, 1, 1]), [[0, 1, 2, 3], [0, 1, 2, 3]]),
+    ],
+    ids=["usual", "hardly any images"],
+)
+def test_the_estimator(
+    validation: float, labels: torch.Tensor, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Task] = []
+
+    def learn(self: Clom, task: Task) -> None:
+        seen.append(task)
+        raise _Seen
+
+    monkeypatch.setattr(Clom, "learn", learn)
+    pixels = numbered(labels).pixels.numpy()
+    with pytest.raises(_Seen):
+        ClomClassifier(validation=validation, random_state=4).partial_fit(pixels, labels.numpy().astype(np.int64))
+    assert rows_of(seen[0].train, seen[0].validation) == rows
+
+
+def test_bic() -> None:
+    settings = BicSettings.model_validate({"memory": {"size": 60}})
+    method = Bic(
+        AlexNetSettings(channels=(2, 2, 2), paddings=(1, 1, 0), pools=(2, 2, 1), hidden=2), settings, (1, 8, 8), seed=6
+    )
+    task = Task("numbers", NAMES, numbered(), numbered())
+    method.open_task(LearnedTask(task.name, task.class_names))
+    assert [[rows.tolist() for rows in part] for part in method._split(task)] == [
+        [[10, 9, 22, 14, 0, 7, 4, 18, 17], [11, 3, 19, 1, 16, 23, 5, 21, 8], [2, 12, 24, 20]],
+        [[13], [15], [6]],
+    ]
+
+
+def test_recipes_chosen_on_training_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = DataSet("numbers", NAMES, numbered(), numbered())
+    monkeypatch.setattr(catalog, "load", lambda *_: dataset)
+    stream = held_out(DataSettings(set="numbers", classes_per_task=3, train_per_class=8), None, seed=0)
+    assert rows_of(stream[0].train, stream[0].validation, stream.tests[0]) == [
+        [10, 22, 14, 9, 0, 7, 5, 21, 19, 16, 3, 1, 6, 24, 20],
+        [13, 8, 2],
+        [4, 11, 12],
+    ]
+
+
+def test_every_class_gives_its_share() -> None:
+    for share, held in ((0.25, [2, 2, 1]), (0.0, [1, 1, 1]), (1.0, [9, 9, 4])):
+        drawn = hold_out(LABELS, 3, share_of(share), torch.Generator().manual_seed(0))
+        assert [len(part) for _, part in drawn] == held
+        for label, (kept, part) in enumerate(drawn):
+            assert sorted([*kept.tolist(), *part.tolist()]) == LABELS.eq(label).nonzero().flatten().tolist()
+        train, validation = divided(numbered(), drawn)
+        first, second = rows_of(train, validation)
+        assert sorted(first + second) == list(range(len(LABELS)))
+        assert (first, second) == (sorted(first), sorted(second))
+
+
+def test_a_larger_part_holds_the_smaller_one() -> None:
+    few, many = (hold_out(LABELS, 3, lambda n: n, torch.Generator().manual_seed(1), most)[0][1] for most in (3, 7))
+    assert many[:3].tolist() == few.tolist()
+
+
+def test_a_lone_image_is_kept() -> None:
+    ((kept, held),) = hold_out(torch.tensor([0]), 1, share_of(0.5), torch.Generator())
+    assert (kept.tolist(), held.tolist()) == ([0], [])
