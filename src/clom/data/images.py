@@ -31,6 +31,9 @@ class Images:
     def __getitem__(self, index: Tensor | slice) -> Images:
         return Images(self.pixels[index], self.labels[index])
 
+    def to(self, device: torch.device) -> Images:
+        return Images(self.pixels.to(device), self.labels.to(device))
+
     @staticmethod
     def join(parts: Sequence[Images]) -> Images:
         return Images(torch.cat([part.pixels for part in parts]), torch.cat([part.labels for part in parts]))

@@ -47,7 +47,7 @@ class Memory(nn.Module):
         self._keep_first(count, self.tasks[:, None])
 
     def _keep_first(self, count: int, groups: Tensor) -> None:
-        kept = torch.zeros(len(self), dtype=torch.bool)
+        kept = torch.zeros(len(self), dtype=torch.bool, device=self.labels.device)
         for group in torch.unique(groups, dim=0):
             kept[(groups == group).all(1).nonzero().flatten()[:count]] = True
         self.select(kept)
@@ -79,5 +79,5 @@ def per_class(images: Images, count: int, randomness: torch.Generator) -> Images
     chosen = []
     for label in torch.unique(images.labels):
         index = (images.labels == label).nonzero().flatten()
-        chosen.append(index[torch.randperm(len(index), generator=randomness)[:count]])
+        chosen.append(index[torch.randperm(len(index), generator=randomness)[:count].to(index.device)])
     return images[torch.cat(chosen)]

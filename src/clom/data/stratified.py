@@ -27,7 +27,7 @@ def hold_out(
     drawn = []
     for label in range(n_classes):
         rows = (labels == label).nonzero()[:, 0]
-        rows = rows[torch.randperm(len(rows), generator=randomness)][:most]
+        rows = rows[torch.randperm(len(rows), generator=randomness).to(rows.device)][:most]
         held = count(len(rows))
         drawn.append((rows[held:], rows[:held]))
     return drawn

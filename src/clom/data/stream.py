@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 import torch
@@ -30,6 +30,9 @@ class Task:
     @property
     def n_classes(self) -> int:
         return len(self.class_names)
+
+    def to(self, device: torch.device) -> Task:
+        return replace(self, train=self.train.to(device), validation=self.validation.to(device))
 
 
 class Stream(Sequence[Task]):

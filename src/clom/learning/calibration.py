@@ -61,6 +61,10 @@ class Affine:
         spoken = torch.cat(list(blocks), 1) @ self.cross.to(blocks[0].dtype).T
         return [block + spoken[:, [task]] for task, block in enumerate(calibrated)]
 
+    def to(self, device: torch.device) -> Affine:
+        cross = None if self.cross is None else self.cross.to(device)
+        return Affine(self.scales.to(device), self.shifts.to(device), cross)
+
     def of_one(self, task: int) -> Affine:
         """For a task whose scores are looked at alone, where what others say for all of its classes changes nothing."""
         return Affine(self.scales[[task]], self.shifts[[task]])
@@ -75,7 +79,8 @@ def fit_to_memory(
     """
     if not len(labels):
         return Affine.identity(len(blocks))
-    blocks = [block.double() for block in blocks]
+    # On the CPU: a tiny problem whose solver looks at every value, in float64, which not every device has.
+    blocks, labels = [block.cpu().double() for block in blocks], labels.cpu()
     spreads = torch.stack([block.std(correction=0).clamp(min=1e-6) for block in blocks])
     centres = torch.stack([block.mean() for block in blocks])
     standard = Affine(1 / spreads, -centres / spreads)(blocks)

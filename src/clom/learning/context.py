@@ -8,9 +8,11 @@ these are restored and the code around it carries on. A finished phase is restor
 
 from __future__ import annotations
 
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 
 from clom.errors import UserError
 from clom.learning.progress import OnProgress, Progress, ignore
+from clom.learning.random_states import get_random_states, set_random_states
 
 
 class Stateful(Protocol):
@@ -40,7 +43,7 @@ class Snapshot:
     total: int
     method: dict[str, Tensor]
     parts: list[Any]
-    torch_randomness: Tensor
+    torch_randomness: Tensor | list[Tensor]
 
 
 class Checkpoints(ABC):
@@ -69,8 +72,17 @@ class TrainingContext:
     One context serves one task: `Method.learn` attaches it to the method whose state the snapshots hold.
     """
 
-    def __init__(self, on_progress: OnProgress = ignore, checkpoints: Checkpoints | None = None) -> None:
+    def __init__(
+        self,
+        on_progress: OnProgress = ignore,
+        checkpoints: Checkpoints | None = None,
+        seconds_between_reports: float | None = None,
+    ) -> None:
+        """By default every step is reported on a CPU; an accelerator, which has to be waited for, is left alone for a
+        fifth of a second in between."""
         self.on_progress, self.checkpoints = on_progress, checkpoints
+        self._pause, self._last_report = seconds_between_reports, -math.inf
+        self._device: torch.device | None = None
         self._method: nn.Module | None = None
         self._phases = 0
         self._between_steps = True
@@ -78,8 +90,30 @@ class TrainingContext:
     def attach(self, method: nn.Module) -> None:
         """From now on `method` is what snapshots are taken of."""
         self._method, self._phases = method, 0
+        self._device = next((value.device for value in (*method.parameters(), *method.buffers())), None)
+
+    def report_step(self, progress: Progress, loss: Tensor) -> None:
+        """Report a training step. The loss is read, and a NaN noticed, only if a report is due: reading it makes the
+        host wait for the device."""
+        if progress.done < progress.total and not self._report_due():
+            return
+        value = loss.item()
+        if not math.isfinite(value):
+            raise UserError(
+                f"Learning task {progress.task + 1} diverged: the loss became {value} in epoch {progress.epoch} of "
+                f"{progress.epochs} ({progress.phase}). What was learned before is intact. A smaller learning rate "
+                "usually helps."
+            )
+        self.report(replace(progress, loss=value))
+
+    def _report_due(self) -> bool:
+        pause = self._pause
+        if pause is None:
+            pause = 0.0 if self._device is None or self._device.type == "cpu" else 0.2
+        return time.monotonic() - self._last_report >= pause
 
     def report(self, progress: Progress) -> None:
+        self._last_report = time.monotonic()
         self.on_progress(progress)
         if self.checkpoints is not None and self._between_steps:
             self.checkpoints.stop_if_asked()
@@ -98,7 +132,12 @@ class TrainingContext:
         self, checkpoints: Checkpoints, method: nn.Module, total: int, parts: Sequence[State]
     ) -> Iterator[int]:
         phase, self._phases = self._phases, self._phases + 1
-        step = _restore(checkpoints.latest(phase), method, phase, total, parts)
+        snapshot = checkpoints.latest(phase)
+        step = 0
+        if snapshot is not None:
+            _restore(snapshot, method, phase, total, parts)
+            set_random_states(snapshot.torch_randomness, self._device)
+            step = snapshot.step
         while step < total:
             self._between_steps = False
             yield step
@@ -107,14 +146,14 @@ class TrainingContext:
             # The end of a phase is always kept: without it the phases after it could not be reached again.
             if (step == total or checkpoints.due()) and _is_finite(method):
                 states = [_state_of(part) for part in parts]
-                checkpoints.save(Snapshot(phase, step, total, dict(method.state_dict()), states, torch.get_rng_state()))
+                checkpoints.save(
+                    Snapshot(phase, step, total, dict(method.state_dict()), states, get_random_states(self._device))
+                )
             checkpoints.stop_if_asked()
 
 
-def _restore(snapshot: Snapshot | None, method: nn.Module, phase: int, total: int, parts: Sequence[State]) -> int:
-    """Restore what an interrupted process left of this phase; how many steps it had done."""
-    if snapshot is None:
-        return 0
+def _restore(snapshot: Snapshot, method: nn.Module, phase: int, total: int, parts: Sequence[State]) -> None:
+    """Restore what an interrupted process left of this phase."""
     try:
         if snapshot.total != total:
             raise ValueError(f"the phase has {total} steps, not {snapshot.total}")
@@ -126,8 +165,6 @@ def _restore(snapshot: Snapshot | None, method: nn.Module, phase: int, total: in
             f"The checkpoint of phase {phase + 1} was made by another version of this program ({problem}). Remove "
             "the folder 'checkpoints' of the run to restart its last task."
         ) from problem
-    torch.set_rng_state(snapshot.torch_randomness)
-    return snapshot.step
 
 
 def _state_of(part: State) -> Any:

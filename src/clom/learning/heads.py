@@ -43,7 +43,7 @@ def solve_head(
         return discriminant_head(features, labels, n_outputs, settings)
     scale = features.pow(2).mean().sqrt().clamp(min=1e-12)
     inputs = features / scale
-    head = nn.Linear(features.shape[1], n_outputs)
+    head = nn.Linear(features.shape[1], n_outputs).to(features.device)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     solver = torch.optim.LBFGS(
@@ -99,18 +99,19 @@ def nearest_span(features: Tensor, spans: Tensor) -> Tensor:
 def spans_of(features: Tensor, labels: Tensor, n_outputs: int, n_directions: int) -> Tensor:
     """For each class the orthonormal directions along which its unit features are largest, `[classes, directions, d]`;
     zeros where it has fewer features than that."""
-    directions = F.normalize(features.double())
+    directions = F.normalize(features.cpu().double())  # not every device has float64
+    labels = labels.cpu()
     spans = directions.new_zeros(n_outputs, n_directions, features.shape[1])
     for label in range(n_outputs):
         found = torch.linalg.svd(directions[labels == label], full_matrices=False).Vh[:n_directions]
         spans[label, : len(found)] = found
-    return spans.float()
+    return spans.float().to(features.device)
 
 
 @torch.no_grad()
 def discriminant_head(features: Tensor, labels: Tensor, n_outputs: int, settings: HeadSettings) -> DiscriminantHead:
     """The discriminants of classes that share a covariance, all of which have samples."""
-    exact = features.double()
+    exact, labels = features.cpu().double(), labels.cpu()  # not every device has float64
     means = torch.stack([exact[labels == label].mean(0) for label in range(n_outputs)])
     deviations = exact - means[labels]
     weight, bias = discriminants(means, deviations.T @ deviations / len(exact), settings.shrinkage)
@@ -118,7 +119,7 @@ def discriminant_head(features: Tensor, labels: Tensor, n_outputs: int, settings
     head.weight.copy_(weight)
     head.bias.copy_(bias)
     head.spans.copy_(spans_of(features, labels, n_outputs, settings.directions))
-    return head
+    return head.to(features.device)
 
 
 def discriminants(means: Tensor, covariance: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
@@ -127,7 +128,7 @@ def discriminants(means: Tensor, covariance: Tensor, shrinkage: float) -> tuple[
     `w_c = C^-1 mu_c`, `b_c = -mu_c w_c / 2`; classes are equally likely.
     """
     average = covariance.diagonal().mean().clamp(min=1e-12)
-    identity = torch.eye(len(covariance), dtype=covariance.dtype)
+    identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
     shrunk = (1 - shrinkage) * covariance + shrinkage * average * identity
     weight = torch.linalg.solve(shrunk, means.T).T.contiguous()
     return weight, -(weight * means).sum(1) / 2
@@ -139,7 +140,7 @@ def weigh_rotations(head: nn.Linear, upright: float, rotations: int = 4) -> None
     if rotations == 1:
         return
     rest = (1 - upright) / (rotations - 1)
-    weights = torch.tensor([upright] + [rest] * (rotations - 1)) * rotations
+    weights = torch.tensor([upright] + [rest] * (rotations - 1)).to(head.weight.device) * rotations
     factors = weights.repeat_interleave(head.out_features // rotations)
     head.weight.mul_(factors[:, None])
     head.bias.mul_(factors)
@@ -148,9 +149,9 @@ def weigh_rotations(head: nn.Linear, upright: float, rotations: int = 4) -> None
 @torch.no_grad()
 def widened(head: nn.Linear, kept: Tensor, n_features: int) -> nn.Linear:
     """A head on the features `kept` as one on all features, with zeros for the others."""
-    wide = nn.Linear(n_features, head.out_features)
+    wide = nn.Linear(n_features, head.out_features).to(head.weight.device)
     if isinstance(head, DiscriminantHead):
-        wide = DiscriminantHead(n_features, head.out_features, head.spans.shape[1])
+        wide = DiscriminantHead(n_features, head.out_features, head.spans.shape[1]).to(head.weight.device)
         wide.spans[:, :, kept] = head.spans
     wide.weight.zero_()
     wide.weight[:, kept] = head.weight

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from clom.errors import UserError
 from clom.learning.context import State, TrainingContext
 from clom.learning.distributed import average_gradients
 from clom.learning.progress import Progress
@@ -48,16 +46,20 @@ def generator(seed: int, *path: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def shuffled_batches(n: int, batch: int, randomness: torch.Generator) -> tuple[Tensor, ...]:
+def shuffled_batches(
+    n: int, batch: int, randomness: torch.Generator, device: torch.device | None = None
+) -> tuple[Tensor, ...]:
     """All samples once, in random order, in portions of equal size (no tiny last batch to upset the statistics)."""
-    order = torch.randperm(n, generator=randomness)
+    order = torch.randperm(n, generator=randomness).to(device or torch.device("cpu"))
     return order.tensor_split(max(1, round(n / batch)))
 
 
 class Batches:
     """Epoch after epoch of shuffled batches. It can go on within an epoch, whose order follows from how it began."""
 
-    def __init__(self, n: int, batch: int, randomness: torch.Generator) -> None:
+    def __init__(self, n: int, batch: int, randomness: torch.Generator, device: torch.device | None = None) -> None:
+        """Indices are drawn on the CPU, the same for every device, and moved to `device` once an epoch."""
+        self._device = device or torch.device("cpu")
         self.per_epoch = max(1, round(n / batch))
         self._size, self._randomness = (n, batch), randomness
         self._began = randomness.get_state()
@@ -66,7 +68,7 @@ class Batches:
 
     def _begin(self) -> None:
         self._began = self._randomness.get_state()
-        self._order, self._next = shuffled_batches(*self._size, self._randomness), 0
+        self._order, self._next = shuffled_batches(*self._size, self._randomness, self._device), 0
 
     def next(self) -> Tensor:
         """Which samples the next batch holds."""
@@ -105,7 +107,7 @@ def fit(
     """
     context = context or TrainingContext()
     base_rates = [group["lr"] for group in optimiser.param_groups]
-    batches = Batches(n_samples, plan.batch, randomness)
+    batches = Batches(n_samples, plan.batch, randomness, optimiser.param_groups[0]["params"][0].device)
     total = plan.epochs * batches.per_epoch
     for step in context.steps(total, optimiser, batches, *state):
         epoch, number = divmod(step, batches.per_epoch)
@@ -113,12 +115,6 @@ def fit(
         for group, rate in zip(optimiser.param_groups, base_rates, strict=True):
             group["lr"] = rate * plan.schedule.factor(epoch + position, plan.epochs)
         loss = loss_of(Batch(batches.next(), position, step))
-        value = loss.item()
-        if not math.isfinite(value):
-            raise UserError(
-                f"Learning task {task + 1} diverged: the loss became {value} in epoch {epoch + 1} of {plan.epochs} "
-                f"({phase}). What was learned before is intact. A smaller learning rate usually helps."
-            )
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         average_gradients(optimiser)
@@ -127,4 +123,4 @@ def fit(
         optimiser.step()
         if after_step is not None:
             after_step()
-        context.report(Progress(task, phase, step + 1, total, epoch + 1, plan.epochs, value))
+        context.report_step(Progress(task, phase, step + 1, total, epoch + 1, plan.epochs), loss)

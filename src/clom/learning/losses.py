@@ -17,7 +17,7 @@ def supervised_contrastive(z: Tensor, labels: Tensor, temperature: float, *, aut
     losses, count = _anchor_losses(z, labels, temperature)
     losses, count = losses[count > 0], count[count > 0]
     if authors_form:
-        losses = (count * losses - torch.log(torch.tensor(1e-8))) / (count + 1)
+        losses = (count * losses - torch.tensor(1e-8).log()) / (count + 1)
     return losses.sum() / max(len(losses), 1)
 
 

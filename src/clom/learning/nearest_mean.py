@@ -17,7 +17,7 @@ def herd(features: Tensor, count: int, variant: Herding = "exclude", most_steps:
     `rank`, as the original code: an image may be picked again, which moves the target but stores nothing, so that
     duplicates can leave fewer than `count`. `exclude` picks every image at most once and always fills up.
     """
-    directions = F.normalize(features.double())
+    directions = F.normalize(features.cpu().double())  # each pick depends on the one before: nothing for a GPU
     mean = directions.mean(0)
     target, chosen = mean.clone(), list[int]()
     free = torch.ones(len(features), dtype=torch.bool)
@@ -32,7 +32,7 @@ def herd(features: Tensor, count: int, variant: Herding = "exclude", most_steps:
             chosen.append(pick)
         free[pick] = False
         target += mean - directions[pick]
-    return torch.tensor(chosen, dtype=torch.int64)
+    return torch.tensor(chosen, dtype=torch.int64).to(features.device)
 
 
 def mean_directions(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from clom.data.memory import Memory
 from clom.data.stream import Task
 from clom.learning.context import TrainingContext
-from clom.methods.families.base import channels_last, seeded
+from clom.methods.families.base import place, seeded
 from clom.methods.families.shared import SharedNetwork, SharedSettings
 from clom.nets import NetSettings
 
@@ -52,5 +52,5 @@ class Joint(FineTune):
             self.head = self._make_head(self.backbone.n_features)
             for learned in self.tasks:
                 self.head.grow(learned.n_classes)
-        channels_last(self)
+        place(self, task.train.pixels.device)
         self._fit(self.memory.pixels, self.memory.labels + self.offsets()[self.memory.tasks], context)

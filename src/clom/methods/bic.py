@@ -88,7 +88,7 @@ class Bic(ReplayMethod):
         return shares(self.settings.memory, self.n_seen)
 
     def calibrations(self) -> Mapping[str, Affine]:
-        return {"bias correction": self.correction(), "none": Affine.identity(len(self.tasks))}
+        return {"bias correction": self.correction().to(torch.device("cpu")), "none": Affine.identity(len(self.tasks))}
 
     def correction(self) -> Affine:
         if not self.tasks:
@@ -147,7 +147,7 @@ class Bic(ReplayMethod):
     def _ranking(self, pixels: Tensor) -> Tensor:
         """The images of one class in the order in which they are kept."""
         if self.settings.selection == "random":
-            return torch.arange(len(pixels))  # they were shuffled before they were split
+            return torch.arange(len(pixels), device=pixels.device)  # they were shuffled before they were split
         return herd(self.embed(pixels), self.quota)
 
     def _hold_out(self, task: Task, rows: Tensor) -> None:

@@ -118,11 +118,11 @@ class Co2L(ReplayMethod):
 
     def _train_head(self, how: SgdHeadSettings, pixels: Tensor, labels: Tensor, context: TrainingContext) -> nn.Linear:
         """As published: an epoch is as many draws as there are images, of every class equally many on average."""
-        head = nn.Linear(self.backbone.n_features, self.n_seen)
-        chances, draws, randomness = balanced(labels), self.random("head draws"), self.random("head views")
+        head = nn.Linear(self.backbone.n_features, self.n_seen).to(labels.device)
+        chances, draws, randomness = balanced(labels.cpu()), self.random("head draws"), self.random("head views")
 
         def loss_of(batch: Batch) -> Tensor:
-            drawn = torch.multinomial(chances, len(batch.index), replacement=True, generator=draws)
+            drawn = torch.multinomial(chances, len(batch.index), replacement=True, generator=draws).to(labels.device)
             return F.cross_entropy(head(self._view_features(pixels[drawn], randomness)), labels[drawn])
 
         optimiser = make_optimiser([(how.optimiser, list(head.parameters()))])
@@ -142,7 +142,7 @@ class Co2L(ReplayMethod):
         Images of a class are stored in random order, so that dropping the last ones is dropping at random.
         """
         chance = self.random("memory")
-        order = torch.randperm(len(task.train), generator=chance)
+        order = torch.randperm(len(task.train), generator=chance).to(task.train.labels.device)
         self.memory.add(len(self.tasks) - 1, task.train.pixels[order], task.train.labels[order])
         _, labels = self.exemplars()
         sizes = self._sizes(torch.rand(1, generator=chance).item())

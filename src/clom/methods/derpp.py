@@ -82,7 +82,7 @@ class Derpp(SharedNetwork):
             self.reservoir.offer(*fresh.pop(), draw)
 
         # Rows in place of labels: the reservoir wants the images that the views were made of.
-        rows, state = torch.arange(len(labels)), [choices, views, places]
+        rows, state = torch.arange(len(labels), device=labels.device), [choices, views, places]
         self.train_on(pixels, rows, loss_of, list(self.parameters()), context, state=state, after_step=offer)
 
     def _replay(self, choices: torch.Generator, views: torch.Generator) -> Callable[[], Tensor]:
@@ -94,7 +94,7 @@ class Derpp(SharedNetwork):
             return self.logits(images.contiguous(memory_format=torch.channels_last))
 
         def loss() -> Tensor:
-            total = torch.zeros(())
+            total = torch.zeros((), device=stored.outputs.device)
             if len(stored) < 2:  # empty at the first step; and a single image has no batch statistics
                 return total
             if settings.alpha:
@@ -112,7 +112,7 @@ class Derpp(SharedNetwork):
 
 def output_loss(outputs: Tensor, stored: Tensor, widths: Tensor) -> Tensor:
     """Mean squared difference, for every image over the first `widths` outputs: later ones were not there yet."""
-    compared = torch.arange(outputs.shape[1]) < widths[:, None]
+    compared = torch.arange(outputs.shape[1], device=widths.device) < widths[:, None]
     return (outputs - stored).pow(2)[compared].mean()
 
 
@@ -163,7 +163,7 @@ class Reservoir(nn.Module):
 
     def sample(self, count: int, randomness: torch.Generator) -> Tensor:
         """`count` different places, or all that are taken."""
-        return torch.randperm(len(self), generator=randomness)[:count]
+        return torch.randperm(len(self), generator=randomness)[:count].to(self.labels.device)
 
 
 def uniform(randomness: torch.Generator) -> Draw:

@@ -57,7 +57,7 @@ class Icarl(LwfR):
 
     def _open_task(self, task: LearnedTask) -> None:
         super()._open_task(task)
-        self.means = torch.zeros(self.n_seen, self.backbone.n_features)
+        self.means = self.means.new_zeros(self.n_seen, self.backbone.n_features)
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
         if self.quota < 1:

@@ -146,7 +146,7 @@ class Mnemonics(Icarl):
     def _prototype(self, labels: Tensor) -> ExemplarLoss:
         """Rule 3: all exemplars of the new classes, whose labels these are, are judged by real images old and new."""
         old_means = self.class_means(self.n_old) if self.n_old else self.means[:0]
-        everything, new_labels = torch.arange(len(labels)), labels - self.n_old
+        everything, new_labels = torch.arange(len(labels), device=labels.device), labels - self.n_old
 
         def loss(features_of: Callable[[Tensor], Tensor], queries: Tensor, answers: Tensor, step: int) -> Tensor:
             return prototype_loss(features_of(everything), new_labels, old_means, queries, answers)
@@ -163,7 +163,7 @@ class Mnemonics(Icarl):
             return sigma * F.linear(F.normalize(features), F.normalize(rows))
 
         def loss(features_of: Callable[[Tensor], Tensor], queries: Tensor, answers: Tensor, step: int) -> Tensor:
-            turns = torch.arange(how.inner_steps) + step * how.inner_steps
+            turns = torch.arange(how.inner_steps, device=labels.device) + step * how.inner_steps
             chosen = torch.stack([place[turns % len(place)] for place in places], 1)  # [steps, classes]
             lessons = torch.split(features_of(chosen.flatten()), len(places))
             taught = taught_rows(rows, zip(lessons, labels[chosen], strict=True), how.inner_lr, cosines)

@@ -181,18 +181,18 @@ class Muc(SharedNetwork):
 def other_images(name: str, task: Task, randomness: torch.Generator) -> Draw:
     """Where the images on which side classifiers disagree come from; never from classes of the run."""
     if name == "noise":
-        return lambda pixels: torch.rand(len(pixels), 3, *pixels.shape[2:], generator=randomness)
+        return lambda pixels: torch.rand(len(pixels), 3, *pixels.shape[2:], generator=randomness).to(pixels.device)
     if name == "shuffled-patches":
         return lambda pixels: shuffled_patches(to_unit(pixels), randomness)
     found = catalog.load(name)
     pool = found.train.pixels if len(found.train) else found.test.pixels
-    if _share_an_image(pool, task.train.pixels):
+    if _share_an_image(pool, task.train.pixels.cpu()):
         raise UserError(f"ood is '{name}', which holds images of task '{task.name}': choose another data set.")
 
     def draw(pixels: Tensor) -> Tensor:
         rows = torch.randint(len(pool), (len(pixels),), generator=randomness)
         size = list(pixels.shape[2:])
-        return F.interpolate(to_unit(pool[rows]), size, mode="bilinear", antialias=True).clamp(0, 1)
+        return F.interpolate(to_unit(pool[rows].to(pixels.device)), size, mode="bilinear", antialias=True).clamp(0, 1)
 
     return draw
 
@@ -202,7 +202,7 @@ def shuffled_patches(images: Tensor, randomness: torch.Generator, wanted: int = 
     size = images.shape[-1]
     grid = next(count for count in range(min(wanted, size), size + 1) if size % count == 0)
     patches = F.unfold(images, size // grid, stride=size // grid)
-    order = torch.rand(len(images), 1, grid * grid, generator=randomness).argsort(2)
+    order = torch.rand(len(images), 1, grid * grid, generator=randomness).argsort(2).to(images.device)
     shuffled = patches.gather(2, order.expand_as(patches))
     return F.fold(shuffled, size, size // grid, stride=size // grid)
 

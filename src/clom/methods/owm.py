@@ -148,7 +148,7 @@ class Projector(nn.Module):
         """`P <- P - P X^T (alpha + X P X^T)^-1 X P` for the rows X: the same as one step for each row."""
         rows = inputs.to(self.matrix.dtype)
         mapped = rows @ self.matrix
-        inner = mapped @ rows.T + alpha * torch.eye(len(rows), dtype=rows.dtype)
+        inner = mapped @ rows.T + alpha * torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
         half = torch.linalg.solve_triangular(torch.linalg.cholesky(inner), mapped, upper=False)
         self.matrix.addmm_(half.T, half, alpha=-1)
 

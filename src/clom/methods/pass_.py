@@ -53,7 +53,8 @@ class Pass(SharedNetwork):
 
     def _open_task(self, task: LearnedTask) -> None:
         self.head.grow(TURNS * task.n_classes)
-        self.prototypes = torch.cat([self.prototypes, torch.zeros(task.n_classes, self.backbone.n_features)])
+        new = self.prototypes.new_zeros(task.n_classes, self.backbone.n_features)
+        self.prototypes = torch.cat([self.prototypes, new])
         self.eval()
 
     def n_parameters(self) -> int:
@@ -85,7 +86,7 @@ class Pass(SharedNetwork):
 
     def prototype_loss(self, count: int, noise: torch.Generator) -> Tensor:
         """L_proto: the head alone must still recognise old classes, upright."""
-        features, classes = pseudo_features(self.prototypes[: self.n_old], float(self.radius), count, noise)
+        features, classes = pseudo_features(self.prototypes[: self.n_old], self.radius, count, noise)
         return cooled_cross_entropy(self.head(features), classes, self.settings.temperature)
 
     def _summarise(self, task: Task) -> None:
@@ -100,7 +101,7 @@ class Pass(SharedNetwork):
 def turned_classes(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """All four turns of the first image, then of the second, ...; turn k of class c is class 4c + k."""
     turned = torch.stack([rotate(images, turn) for turn in range(TURNS)], 1).flatten(0, 1)
-    classes = (TURNS * labels[:, None] + torch.arange(TURNS)).flatten()
+    classes = (TURNS * labels[:, None] + torch.arange(TURNS, device=labels.device)).flatten()
     return turned.contiguous(memory_format=torch.channels_last), classes
 
 
@@ -118,10 +119,10 @@ def feature_distance(features: Tensor, past: Tensor) -> Tensor:
     return torch.dist(features, past)
 
 
-def pseudo_features(prototypes: Tensor, radius: float, count: int, noise: torch.Generator) -> tuple[Tensor, Tensor]:
+def pseudo_features(prototypes: Tensor, radius: Tensor, count: int, noise: torch.Generator) -> tuple[Tensor, Tensor]:
     """`mu_c + r eps` of old classes c drawn uniformly, and the output of the upright class, 4c."""
-    drawn = torch.randint(len(prototypes), (count,), generator=noise)
-    spread = torch.randn(count, prototypes.shape[1], generator=noise)
+    drawn = torch.randint(len(prototypes), (count,), generator=noise).to(prototypes.device)
+    spread = torch.randn(count, prototypes.shape[1], generator=noise).to(prototypes.device)
     return prototypes[drawn] + radius * spread, TURNS * drawn
 
 
@@ -129,4 +130,4 @@ def radius_of(features: Tensor, labels: Tensor) -> Tensor:
     """`r^2` is the mean over classes of trace(Cov) / d, the variance per feature; a class of one image has none."""
     of_class = [features[labels == label] for label in torch.unique(labels)]
     variances = [own.var(0).mean() for own in of_class if len(own) > 1]
-    return torch.stack(variances).mean().sqrt() if variances else torch.zeros(())
+    return torch.stack(variances).mean().sqrt() if variances else features.new_zeros(())

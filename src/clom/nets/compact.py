@@ -35,7 +35,9 @@ def open_units(gate: Tensor) -> Tensor:
 
 def open_features(net: Net, gates: Gates) -> Tensor:
     """Which features the compact network gives: all of a network whose features have no gates."""
-    return torch.arange(net.n_features) if net.feature_group is None else open_units(gates[net.feature_group])
+    if net.feature_group is None:
+        return torch.arange(net.n_features, device=next(iter(gates.values())).device)
+    return open_units(gates[net.feature_group])
 
 
 def sub_network(net: Net, task: int, gates: Gates) -> dict[str, Tensor]:
@@ -124,13 +126,13 @@ def _slim_residual(layer: GatedResidual, task: int, units: dict[str, Tensor]) ->
     weight = (layer.weight * layer.scales[task][:, None])[:, units[layer.gate_in]]
     small = GatedResidual(weight.shape[1], layer.out_features, gate_in=layer.gate_in)
     small.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
-    small.scales = nn.ParameterList([nn.Parameter(torch.ones(layer.out_features), requires_grad=False)])
+    small.scales = nn.ParameterList([nn.Parameter(layer.weight.new_ones(layer.out_features), requires_grad=False)])
     return small
 
 
 def spread_units(units: Tensor, spread: int) -> Tensor:
     """The inputs that belong to these units where each unit stands for `spread` neighbouring inputs."""
-    return (units[:, None] * spread + torch.arange(spread)).flatten()
+    return (units[:, None] * spread + torch.arange(spread, device=units.device)).flatten()
 
 
 class _Selection(nn.Module):

@@ -116,7 +116,7 @@ def batch_norm(
     if part is None or not training:
         return F.batch_norm(values, running_mean, running_var, scale, shift, training, momentum, eps)
     pixels = values[0, 0].numel()
-    weights = torch.tensor(part.sizes, dtype=values.dtype, device=values.device)[:, None] / part.total
+    weights = (torch.tensor(part.sizes, dtype=values.dtype)[:, None] / part.total).to(values.device)
     own_var, own_mean = torch.var_mean(values, (0, 2, 3), correction=0)
     one_row_each = Part((1,) * len(part.sizes), part.rank)
     means, variances = gather(torch.stack((own_mean, own_var))[None], one_row_each).unbind(1)

@@ -92,7 +92,7 @@ def _conv_of_four_pixels(values: Tensor, weight: Tensor, bias: Tensor | None) ->
     entries = [3 * (of[0] - to[0] + 1) + of[1] - to[1] + 1 for to in pixels for of in pixels]
     by_entry = weight.permute(2, 3, 0, 1).flatten(0, 1)
     # index_select, as the gradient of plain indexing is added up in an order that differs with two threads.
-    pairs = by_entry.index_select(0, torch.tensor(entries)).view(4, 4, n_out, n_in)
+    pairs = by_entry.index_select(0, torch.tensor(entries).to(weight.device)).view(4, 4, n_out, n_in)
     dense = pairs.transpose(1, 2).reshape(4 * n_out, 4 * n_in)
     shifts = None if bias is None else bias.repeat(4)
     outputs = F.linear(values.permute(0, 2, 3, 1).reshape(n_images, -1), dense, shifts)

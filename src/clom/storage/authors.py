@@ -21,7 +21,7 @@ from clom.learning.calibration import Affine
 from clom.learning.learners.contrastive import Projection
 from clom.learning.protection.hard_attention import HardAttention
 from clom.methods.clom import Clom, ClomSettings
-from clom.methods.families.base import LearnedTask, channels_last
+from clom.methods.families.base import LearnedTask, place
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from clom.nets.size_limit import Allowance
 
@@ -68,7 +68,7 @@ def _convert(state: Weights, masks: Path | None, calibration: Path | None) -> Au
     if calibration is not None:
         method.set_fitted(_read_calibration(_read(calibration), calibration, len(method.tasks)))
     method.eval().requires_grad_(False)
-    channels_last(method)
+    place(method, torch.device("cpu"))
     return AuthorsModel(method, [_projection(state, task) for task in range(len(method.tasks))])
 
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter
 
 from clom.errors import UserError
 from clom.files import write_atomically
-from clom.methods.families.base import LearnedTask, Method, channels_last
+from clom.methods.families.base import LearnedTask, Method, place
 from clom.methods.families.task_record import TaskRecord
 from clom.methods.registry import METHODS, method_class
 from clom.nets import NetSettings
@@ -65,7 +66,7 @@ def load_model(path: Path) -> Method:
         check_numbers(method, tensors)
     except Exception as problem:  # a wrong description can lead anywhere
         raise _damaged(path, problem, noted) from problem
-    channels_last(method)
+    place(method, torch.device("cpu"))
     return method.eval()
 
 

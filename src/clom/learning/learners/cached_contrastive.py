@@ -59,8 +59,8 @@ class OnBank(RotationContrastive):
     def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
         """Two different views of each image, if there are two."""
         n_views = len(self.bank)
-        first = torch.randint(n_views, index.shape, generator=randomness)
-        step = torch.randint(1, max(2, n_views), index.shape, generator=randomness)
+        first = torch.randint(n_views, index.shape, generator=randomness).to(index.device)
+        step = torch.randint(1, max(2, n_views), index.shape, generator=randomness).to(index.device)
         views = [self.bank[view % n_views, :, index] for view in (first, first + step)]  # [image, rotation, d]
         features = torch.cat([view.transpose(0, 1).flatten(0, 1) for view in views])
         return features, rotation_labels(task.train.labels[index], task.n_classes, self.rotations).repeat(2)

@@ -92,8 +92,8 @@ class RotationContrastive(Learner):
         """Step 1: minimise L_c + L_r (Eq. 17)."""
         how = self.settings
         n_features = protection.net.n_features
-        projection = Projection(n_features, how.projection)
-        extra_head = nn.Linear(n_features, how.rotations * task.n_classes)
+        projection = Projection(n_features, how.projection).to(protection.device)
+        extra_head = nn.Linear(n_features, how.rotations * task.n_classes).to(protection.device)
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
@@ -156,7 +156,7 @@ class RotationContrastive(Learner):
         self, how: SgdHeadSettings, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext
     ) -> nn.Module:
         """Step 2 as the paper trains it: cross-entropy over rotation classes (Eq. 4), h frozen."""
-        head = self.make_head(protection, number, task.n_classes)
+        head = self.make_head(protection, number, task.n_classes).to(protection.device)
         randomness = generator(seed, "head views", number)
 
         def loss_of(batch: Batch) -> Tensor:

@@ -29,7 +29,7 @@ class CrossEntropy(Learner):
 
     def learn(self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext) -> nn.Module:
         how = self.settings
-        head = self.make_head(protection, number, task.n_classes)
+        head = self.make_head(protection, number, task.n_classes).to(protection.device)
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:

@@ -23,6 +23,10 @@ class Protection(nn.Module, ABC):
     """Whether old tasks stay bit-identical for ever."""
 
     @property
+    def device(self) -> torch.device:
+        return next(self.net.parameters()).device
+
+    @property
     @abstractmethod
     def n_tasks(self) -> int: ...
 
@@ -44,7 +48,7 @@ class Protection(nn.Module, ABC):
         found = self.compact(task)
         if found is None:
             # Not a lambda: a copy of the method must ask its own copy of the network.
-            return partial(self.features, task=task), torch.arange(self.net.n_features)
+            return partial(self.features, task=task), torch.arange(self.net.n_features, device=self.device)
         small, kept = found
         return lambda images: cast(Tensor, small(images, 0, {})), kept
 

@@ -56,7 +56,7 @@ class HardAttention(Protection):
     def add_task(self) -> None:
         self.net.add_task()
         mine = _Embeddings(self.net.gate_sizes(), self.settings.initial_mean, self.settings.initial)
-        self.embeddings.append(mine.to(next(self.net.parameters()).device))
+        self.embeddings.append(mine.to(self.device))
 
     def gates(self, task: int) -> Gates:
         """The task's mask as it is used outside training."""
@@ -68,9 +68,9 @@ class HardAttention(Protection):
     @torch.no_grad()
     def used(self, before: int) -> Gates:
         """Eq. 14: a unit counts as used as soon as one of the first `before` tasks opened it."""
-        total = {group: torch.zeros(size) for group, size in self.net.gate_sizes().items()}
+        total = {group: torch.zeros(size, device=self.device) for group, size in self.net.gate_sizes().items()}
         for task in range(before):
-            total = {group: torch.maximum(total[group].to(a.device), a) for group, a in self.gates(task).items()}
+            total = {group: torch.maximum(total[group], a) for group, a in self.gates(task).items()}
         return total
 
     @torch.no_grad()
@@ -125,9 +125,9 @@ class HardAttention(Protection):
         used = self.used(self.n_tasks)
         for layer, fresh in zip(self.net.gated_layers(), untouched.gated_layers(), strict=True):
             closed, closed_bias = _closed(layer, used)
-            layer.weight.copy_(torch.where(closed > 0, layer.weight, fresh.weight))
+            layer.weight.copy_(torch.where(closed > 0, layer.weight, fresh.weight.to(layer.weight.device)))
             if layer.bias is not None and fresh.bias is not None:
-                layer.bias.copy_(torch.where(closed_bias > 0, layer.bias, fresh.bias))
+                layer.bias.copy_(torch.where(closed_bias > 0, layer.bias, fresh.bias.to(layer.bias.device)))
 
     def before_step(self) -> None:
         for guard in self._guards:
@@ -150,10 +150,10 @@ class HardAttention(Protection):
 def _closed(layer: GatedLayer, used: Gates) -> tuple[Tensor, Tensor]:
     """How much of a layer's weight, and of its bias, used units need: 1 is all of it, 0 nothing."""
     # What has no gate behind it is used by every task.
-    post = torch.ones(1) if layer.gate_out is None else used[layer.gate_out]
-    pre = torch.ones(1) if layer.gate_in is None else used[layer.gate_in].repeat_interleave(layer.spread)
+    post = layer.weight.new_ones(1) if layer.gate_out is None else used[layer.gate_out]
+    pre = layer.weight.new_ones(1) if layer.gate_in is None else used[layer.gate_in].repeat_interleave(layer.spread)
     # Eq. 15: 1 - min(a_i, a_j), the same for every cell of a kernel.
-    closed = torch.minimum(post[:, None], pre.to(post.device)[None, :])
+    closed = torch.minimum(post[:, None], pre[None, :])
     return closed.view(*closed.shape, *[1] * (layer.weight.ndim - 2)), post
 
 

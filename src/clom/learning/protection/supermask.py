@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from clom.learning.protection.base import Protection
 from clom.nets.compact import compact, sub_network
 from clom.nets.data_parallel import split_over_ranks
+from clom.nets.gates import Gates
 from clom.nets.layers import Net
 from clom.settings import Settings
 
@@ -72,33 +73,34 @@ class LearnedMask(nn.Module):
     def __init__(self, weight: Tensor, rho: float) -> None:
         super().__init__()
         self.shape, self.keep = weight.shape, n_kept(weight.shape, rho)
-        scores = torch.empty_like(weight, memory_format=torch.contiguous_format)
+        scores = torch.empty(weight.shape)  # drawn on the CPU, so that every device starts with the same
         nn.init.kaiming_uniform_(scores, a=math.sqrt(5))
-        self.scores: nn.Parameter | None = nn.Parameter(scores)
-        self.register_buffer("bits", torch.zeros(math.ceil(weight.numel() / 8), dtype=torch.uint8))
+        self.scores: nn.Parameter | None = nn.Parameter(scores.to(weight.device))
+        n_bytes = math.ceil(weight.numel() / 8)
+        self.register_buffer("bits", torch.zeros(n_bytes, dtype=torch.uint8, device=weight.device))
 
     def forward(self) -> Tensor:
         """Zeros and ones in the shape of the weights."""
         if self.scores is not None:
             return top_mask(self.scores, self.keep)
-        flags = self.bits[:, None].bitwise_right_shift(_PLACES).bitwise_and(1)
+        flags = self.bits[:, None].bitwise_right_shift(self._places()).bitwise_and(1)
         return flags.flatten()[: self.shape.numel()].view(self.shape).float()
+
+    def _places(self) -> Tensor:
+        return torch.arange(8, dtype=torch.uint8, device=self.bits.device)
 
     @torch.no_grad()
     def finish(self) -> None:
         """From now on the mask is what it is: 32 times smaller than its scores."""
         flags = self().flatten().to(torch.uint8)
         padded = F.pad(flags, (0, 8 * len(self.bits) - len(flags))).view(-1, 8)
-        self.bits.copy_(padded.bitwise_left_shift(_PLACES).sum(1))
+        self.bits.copy_(padded.bitwise_left_shift(self._places()).sum(1))
         self.scores = None
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: object) -> None:
         if prefix + "scores" not in state:
             self.scores = None  # a finished mask was saved
         super()._load_from_state_dict(state, prefix, *args)
-
-
-_PLACES = torch.arange(8, dtype=torch.uint8)
 
 
 class MaskedHead(nn.Module):
@@ -148,8 +150,8 @@ class Supermask(Protection):
                 module.finish()
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
-        ones = {group: torch.ones(size) for group, size in self.net.gate_sizes().items()}
-        return sub_network(self.net, task, ones) | {f"mask {name}": mask for name, mask in self.masks(task).items()}
+        masks = {f"mask {name}": mask for name, mask in self.masks(task).items()}
+        return sub_network(self.net, task, self._all_open()) | masks
 
     def forget(self, task: int, untouched: Net) -> None:
         """The weights never learned anything."""
@@ -169,8 +171,11 @@ class Supermask(Protection):
         net = copy.deepcopy(self.net)
         for name, weight in self._masked_weights(task).items():
             net.get_parameter(name).copy_(weight)
-        dense = compact(net, task, {group: torch.ones(size) for group, size in net.gate_sizes().items()})
-        return dense, torch.arange(net.n_features)
+        dense = compact(net, task, self._all_open())
+        return dense, torch.arange(net.n_features, device=self.device)
+
+    def _all_open(self) -> Gates:
+        return {group: torch.ones(size, device=self.device) for group, size in self.net.gate_sizes().items()}
 
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
         """No annealing and no penalty: the density of a mask is fixed."""

@@ -36,7 +36,7 @@ from clom.learning.context import TrainingContext
 from clom.learning.distillation import soft_kl, teacher_of
 from clom.methods.a_rps.paths import PathNet, PathSettings, draw_path
 from clom.methods.a_rps.switching import Interval, Switching
-from clom.methods.families.base import channels_last
+from clom.methods.families.base import place
 from clom.methods.families.replay import ReplayMethod, ReplaySettings
 from clom.methods.families.shared import LossOf
 from clom.nets import NetSettings
@@ -115,10 +115,10 @@ class ARps(ReplayMethod):
         return _Run(self._accuracy(task), self.backbone, self.head)
 
     def _begin_path(self, candidate: int) -> None:
-        randomness = self.random(f"path of candidate {candidate + 1}")
+        device, randomness = self.device, self.random(f"path of candidate {candidate + 1}")
         everything_so_far = self.backbone.fixed() | self.backbone.path()
         self.backbone.begin(draw_path(everything_so_far, randomness, self.settings.prefer_free))
-        channels_last(self)
+        place(self, device)
         if not trainable(self.backbone.path(), self.backbone.fixed()).any():
             warnings.warn(
                 f"The random path of task '{self.tasks[-1].name}' has only modules that are frozen already: the task "
@@ -183,7 +183,8 @@ class ARps(ReplayMethod):
     def _random_exemplars(self, task: Task) -> list[Tensor]:
         randomness = self.random("exemplars")
         rows = [(task.train.labels == label).nonzero().flatten() for label in range(task.n_classes)]
-        return [of_class[torch.randperm(len(of_class), generator=randomness)[: self.quota]] for of_class in rows]
+        orders = [torch.randperm(len(of_class), generator=randomness)[: self.quota] for of_class in rows]
+        return [of_class[order.to(of_class.device)] for of_class, order in zip(rows, orders, strict=True)]
 
 
 def trainable(path: Tensor, fixed: Tensor) -> Tensor:

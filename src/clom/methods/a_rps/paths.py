@@ -76,7 +76,7 @@ class PathNet(nn.Module):
 
     def begin(self, path: Tensor) -> None:
         """Go on with a new path: missing modules are made, all older ones are from now on frozen."""
-        self.paths = torch.cat([self.paths, path[None]])
+        self.paths = torch.cat([self.paths, path[None].to(self.paths.device)])
         for level, module in zip(self._levels(), path.tolist(), strict=True):
             level.build(module)
 
@@ -116,7 +116,7 @@ class PathNet(nn.Module):
         paths = state.get(prefix + "paths")
         if paths is not None:
             self._check(paths)
-            if not torch.equal(paths, self.paths):  # else modules that an optimiser knows would be replaced
+            if not torch.equal(paths.cpu(), self.paths.cpu()):  # else modules that an optimiser knows would be replaced
                 self._rebuild(paths)
         super()._load_from_state_dict(state, prefix, *args)
 
@@ -177,6 +177,7 @@ def union(paths: Tensor, modules: int) -> Tensor:
 
 def draw_path(fixed: Tensor, randomness: torch.Generator, prefer_free: bool = False) -> Tensor:
     """A module for every level, uniform; it may be one that was used before, unless `prefer_free` and one is free."""
+    fixed = fixed.cpu()  # where the generator is
     open_to_choice = torch.ones_like(fixed)
     if prefer_free:
         open_to_choice = ~fixed | fixed.all(1, keepdim=True)

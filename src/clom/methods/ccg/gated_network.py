@@ -86,7 +86,7 @@ class Layer(nn.Module):
 
     def frozen(self, n_tasks: int) -> Tensor:
         """Channels that one of the first `n_tasks` tasks needs."""
-        needed = torch.zeros(self.n_out)
+        needed = self.kernels()[0].new_zeros(self.n_out)
         for task in range(n_tasks):
             needed = torch.maximum(needed, self.gate(task).relevant)
         return needed

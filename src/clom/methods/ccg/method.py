@@ -109,7 +109,8 @@ class Ccg(Method):
             share = -(-len(own) // max(1, number))
             old = [self.sample(before, share, draws) for before in range(number)]
             images = augment(torch.cat([own, *old]), how.augmentation, views)
-            tasks = torch.cat([torch.full((len(own),), number), torch.arange(number).repeat_interleave(share)])
+            old_tasks = torch.arange(number, device=own.device).repeat_interleave(share)
+            tasks = torch.cat([torch.full_like(batch.index, number), old_tasks])
             strength = how.sparsity if batch.step >= how.patience * per_epoch else 0.0
             return self._loss(images, tasks, task.train.labels[batch.index], strength)
 
@@ -178,7 +179,8 @@ class Ccg(Method):
             layer.gate(number).relevant.copy_(torch.cat(gates).mean(0) > self.settings.threshold)
             free = layer.frozen(number + 1) == 0
             for kernel in layer.kernels():
-                kernel[free] = nn.init.kaiming_uniform_(torch.empty_like(kernel), a=5**0.5)[free]
+                fresh = nn.init.kaiming_uniform_(torch.empty_like(kernel, device="cpu"), a=5**0.5).to(kernel.device)
+                kernel[free] = fresh[free]
 
     def _warn(self, task: Task) -> None:
         """Neither a dead stream nor a full layer stops learning, so it must be said."""
@@ -206,7 +208,7 @@ class Ccg(Method):
             train_generator(maker, real, self.settings.wgan, self._random("generator"), number, context)
             return
         share = self.settings.memory // len(self.tasks)
-        rows = torch.randperm(len(task.train), generator=self._random("memory"))[:share]
+        rows = torch.randperm(len(task.train), generator=self._random("memory"))[:share].to(self.device)
         self.memory.shrink_tasks(share)
         self.memory.add(number, task.train.pixels[rows], task.train.labels[rows])
 
@@ -217,7 +219,8 @@ class Ccg(Method):
             assert isinstance(maker, Generator)
             return to_unit(maker.sample(n, randomness))
         stored = (self.memory.tasks == task).nonzero().flatten()
-        return to_unit(self.memory.pixels[stored[torch.randint(len(stored), (n,), generator=randomness)]])
+        rows = torch.randint(len(stored), (n,), generator=randomness).to(stored.device)
+        return to_unit(self.memory.pixels[stored[rows]])
 
     @torch.no_grad()
     def stream(self, images: Tensor, task: int) -> Tensor:
@@ -227,8 +230,8 @@ class Ccg(Method):
 
     @torch.no_grad()
     def blocks(self, pixels: Tensor) -> Blocks:
-        parts = [self._blocks(to_unit(part)) for part in torch.split(pixels, 256)]
-        return [torch.cat(block) for block in zip(*parts, strict=True)]
+        parts = [self._blocks(to_unit(part.to(self.device))) for part in torch.split(pixels, 256)]
+        return [torch.cat(block).cpu() for block in zip(*parts, strict=True)]
 
     def _blocks(self, images: Tensor) -> Blocks:
         images = images.contiguous(memory_format=torch.channels_last)
@@ -243,7 +246,8 @@ class Ccg(Method):
 
     def features(self, pixels: Tensor, task: int) -> Tensor:
         with torch.no_grad():
-            return torch.cat([self.net(to_unit(part), task)[0] for part in torch.split(pixels, 256)])
+            parts = [self.net(to_unit(part.to(self.device)), task)[0] for part in torch.split(pixels, 256)]
+            return torch.cat(parts).cpu()
 
     def _random(self, purpose: str) -> torch.Generator:
         return generator(self.seed, purpose, len(self.tasks) - 1)

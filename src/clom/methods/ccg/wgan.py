@@ -47,7 +47,8 @@ class Generator(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, randomness: torch.Generator) -> Tensor:
-        images: Tensor = self(torch.randn(n, self.latent, generator=randomness))
+        noise = torch.randn(n, self.latent, generator=randomness).to(self.start.weight.device)
+        images: Tensor = self(noise)
         return images
 
 
@@ -66,7 +67,7 @@ def make_critic(settings: WganSettings, channels: int, side: int) -> nn.Module:
 
 def gradient_penalty(critic: nn.Module, real: Tensor, fake: Tensor, randomness: torch.Generator) -> Tensor:
     """`(|grad D| - 1)^2` at random points between real and generated images, mean over the batch."""
-    share = torch.rand(len(real), *[1] * (real.ndim - 1), generator=randomness)
+    share = torch.rand(len(real), *[1] * (real.ndim - 1), generator=randomness).to(real.device)
     between = (share * real + (1 - share) * fake).requires_grad_(True)
     (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
     penalty: Tensor = (slope.flatten(1).norm(dim=1) - 1).pow(2).mean()
@@ -82,27 +83,28 @@ def train_generator(
     context: TrainingContext,
 ) -> None:
     """Eq. 9: the critic's loss is E[D(fake)] - E[D(real)] + penalty, the generator's -E[D(fake)]."""
-    critic = make_critic(settings, real.shape[1], real.shape[2])
+    critic = make_critic(settings, real.shape[1], real.shape[2]).to(real.device)
     optimisers = [torch.optim.Adam(net.parameters(), settings.lr, betas=(0.5, 0.9)) for net in (generator, critic)]
 
     def fakes() -> Tensor:
-        images: Tensor = generator(torch.randn(settings.batch, settings.latent, generator=randomness))
+        noise = torch.randn(settings.batch, settings.latent, generator=randomness).to(real.device)
+        images: Tensor = generator(noise)
         return images
 
     for step in context.steps(settings.steps, critic, *optimisers, randomness):
         for _ in range(settings.critic_steps):
-            rows = torch.randint(len(real), (settings.batch,), generator=randomness)
+            rows = torch.randint(len(real), (settings.batch,), generator=randomness).to(real.device)
             with torch.no_grad():
                 fake = fakes()
             penalty = settings.penalty * gradient_penalty(critic, real[rows], fake, randomness)
             _step(optimisers[1], critic(fake).mean() - critic(real[rows]).mean() + penalty)
         loss = _step(optimisers[0], -critic(fakes()).mean())
-        context.report(Progress(task, "generator", step + 1, settings.steps, 1, 1, loss))
+        context.report_step(Progress(task, "generator", step + 1, settings.steps), loss)
     generator.requires_grad_(False)
 
 
-def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> float:
+def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> Tensor:
     optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimiser.step()
-    return loss.item()
+    return loss.detach()

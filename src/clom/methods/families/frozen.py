@@ -57,11 +57,11 @@ class FrozenMethod(Method):
     def blocks(self, pixels: Tensor) -> Blocks:
         """Each task's classes apart: one product for all of them might round otherwise once there are more."""
         features = self.embed(pixels)
-        return [self.scores(features, self.rows(task)) for task in range(len(self.tasks))]
+        return [self.scores(features, self.rows(task)).cpu() for task in range(len(self.tasks))]
 
     @torch.no_grad()
     def block(self, pixels: Tensor, task: int) -> Tensor:
-        return self.scores(self.embed(pixels), self.rows(task))
+        return self.scores(self.embed(pixels), self.rows(task)).cpu()
 
     def rows(self, task: int) -> slice:
         """Where the classes of a task are among all classes."""
@@ -93,9 +93,8 @@ class FrozenMethod(Method):
         """An image belongs to a task as much as it is near to the mean of one of its classes."""
         features = self.embed(pixels)
         rows = [self.rows(task) for task in (range(len(self.tasks)) if tasks is None else tasks)]
-        return [self.scores(features, own) for own in rows], strongest(
-            [self.near(features, own) for own in rows], len(pixels)
-        )
+        blocks = [self.scores(features, own).cpu() for own in rows]
+        return blocks, strongest([self.near(features, own).cpu() for own in rows], len(pixels))
 
     def near(self, features: Tensor, rows: slice) -> Tensor:
         """How near features are to the means of some classes, `[n, classes]`."""
@@ -105,16 +104,17 @@ class FrozenMethod(Method):
     def embed(self, pixels: Tensor, context: TrainingContext | None = None, batch: int = 64) -> Tensor:
         """The frozen features of images."""
         parts = torch.split(pixels, batch) if len(pixels) else ()
-        features = [torch.empty(0, self.backbone.n_features)]
+        device = self.device
+        features = [torch.empty(0, self.backbone.n_features, device=device)]
         for done, part in enumerate(parts, start=1):
-            features.append(self.backbone(to_unit(part).contiguous(memory_format=torch.channels_last)))
+            features.append(self.backbone(to_unit(part.to(device)).contiguous(memory_format=torch.channels_last)))
             if context is not None:
                 context.report(Progress(len(self.tasks) - 1, "features", done, len(parts)))
         return torch.cat(features)
 
     def features(self, pixels: Tensor, task: int) -> Tensor:
         """The same for every task."""
-        return self.embed(pixels)
+        return self.embed(pixels).cpu()
 
 
 def more_rows(values: Tensor, count: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,11 @@ class MaskedMethod(Method):
         self.fitted = nn.ParameterList()  # the memory's scales and shifts (and cross), anew after each task
         self._networks: dict[int, TaskNetwork] = {}  # made when a task is first asked; not part of what is saved
         self.register_load_state_dict_post_hook(_forget_networks)  # type: ignore[no-untyped-call]
+
+    def _apply(self, *args: Any, **options: Any) -> Self:
+        self._networks = {}  # made of tensors that are about to move
+        moved: Self = super()._apply(*args, **options)  # type: ignore[no-untyped-call]
+        return moved
 
     def capacity(self) -> Mapping[str, Sequence[float]]:
         return self.protection.capacity()
@@ -149,7 +154,7 @@ class MaskedMethod(Method):
         if not len(pixels):
             return [torch.empty(0, self.tasks[task].n_classes) for task in tasks]
         parts = [self._batch_blocks(part, tasks) for part in torch.split(pixels, self._portion)]
-        return [torch.cat(of_task) for of_task in zip(*parts, strict=True)]
+        return [torch.cat(of_task).cpu() for of_task in zip(*parts, strict=True)]
 
     def _batch_blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         """The blocks of as many images as are computed at once."""
@@ -176,13 +181,15 @@ class MaskedMethod(Method):
                 for task, head in heads.items()
             ]
             belonging.append(torch.stack(similar, 1))
-        return [torch.cat(of_task) for of_task in zip(*blocks, strict=True)], torch.cat(belonging)
+        return [torch.cat(of_task).cpu() for of_task in zip(*blocks, strict=True)], torch.cat(belonging).cpu()
 
     def _views(self, pixels: Tensor) -> Tensor:
         """All rotations as one batch, after the part of the network that is the same for all tasks, if there is one."""
         if pixels.ndim == 3:  # a stored_form
-            return pixels.transpose(0, 1).flatten(0, 1)
-        images = with_mirrored(to_unit(pixels)) if self.settings.mirror else to_unit(pixels)
+            return pixels.to(self.device).transpose(0, 1).flatten(0, 1)
+        images = to_unit(pixels.to(self.device))
+        if self.settings.mirror:
+            images = with_mirrored(images)
         turned = rotations(images, self.learner.rotations).contiguous(memory_format=torch.channels_last)
         return self.protection.net.frozen(turned)
 
@@ -224,22 +231,23 @@ class MaskedMethod(Method):
     @torch.no_grad()
     def features(self, pixels: Tensor, task: int) -> Tensor:
         """`h(x, k)` of the unrotated images."""
-        parts = [self.protection.features(to_unit(part), task) for part in torch.split(pixels, 256)]
-        return torch.cat(parts)
+        parts = [self.protection.features(to_unit(part.to(self.device)), task) for part in torch.split(pixels, 256)]
+        return torch.cat(parts).cpu()
 
     @torch.no_grad()
     def linear_head(self, task: int) -> tuple[Tensor, Tensor]:
         """Weight `[classes, features]` and bias of the head that unrotated images read: its first rows, rotation 0."""
         head, n_classes = self.heads[task], self.tasks[task].n_classes
-        bias = head(torch.zeros(1, self.protection.net.n_features))
-        weight = head(torch.eye(self.protection.net.n_features)) - bias  # any linear head, masked ones too
-        return weight[:, :n_classes].T, bias[0, :n_classes]
+        n_features, device = self.protection.net.n_features, self.device
+        bias = head(torch.zeros(1, n_features, device=device))
+        weight = head(torch.eye(n_features, device=device)) - bias  # any linear head, masked ones too
+        return weight[:, :n_classes].T.cpu(), bias[0, :n_classes].cpu()
 
     def calibrations(self) -> dict[str, Affine]:
-        n_tasks = len(self.tasks)
+        n_tasks, cpu = len(self.tasks), torch.device("cpu")
         ways = {
-            "memory": Affine(*self.fitted) if self.settings.calibration == "memory" else None,
-            "scale": Affine(1 / torch.cat(list(self.typical)), torch.zeros(n_tasks)) if n_tasks else None,
+            "memory": Affine(*self.fitted).to(cpu) if self.settings.calibration == "memory" else None,
+            "scale": Affine(1 / torch.cat(list(self.typical)).to(cpu), torch.zeros(n_tasks)) if n_tasks else None,
             "none": Affine.identity(n_tasks),
         }
         preferred = self.settings.calibration
@@ -252,7 +260,7 @@ class MaskedMethod(Method):
         few = self.protection.net.begins_frozen and len(task.validation) > 0
         images = task.validation if few else task.train[slice(0, 2000)]
         own = self.block(images.pixels, number)
-        return own.gather(1, images.labels[:, None]).mean().clamp(min=1e-6)
+        return own.gather(1, images.labels.cpu()[:, None]).mean().clamp(min=1e-6)
 
     @property
     def calibration_samples(self) -> int | None:
@@ -267,7 +275,7 @@ class MaskedMethod(Method):
 
     def _fit_to_memory(self) -> None:
         offsets = torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)
-        labels = self.memory.labels + offsets[self.memory.tasks]
+        labels = self.memory.labels.cpu() + offsets[self.memory.tasks.cpu()]
         blocks = self.blocks(self.memory.pixels)
         fitted = fit_to_memory(blocks, labels, self.settings.memory_fit, self._random("calibration"))
         self.set_fitted(fitted)
@@ -277,7 +285,7 @@ class MaskedMethod(Method):
         if self.settings.memory_fit.cross is not None:
             n_classes = sum(task.n_classes for task in self.tasks)
             values.append(torch.zeros(len(self.tasks), n_classes) if fitted.cross is None else fitted.cross)
-        self.fitted = nn.ParameterList(_constant(value) for value in values)
+        self.fitted = nn.ParameterList(_constant(value.to(self.device)) for value in values)
 
     def _random(self, purpose: str) -> torch.Generator:
         return generator(self.seed, purpose, len(self.tasks) - 1)

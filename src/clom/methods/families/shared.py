@@ -69,7 +69,7 @@ class SharedNetwork(Method):
 
     def offsets(self) -> Tensor:
         """Where each task's classes start when classes are counted through all tasks."""
-        return torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)[:-1]
+        return torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)[:-1].to(self.device)
 
     def columns(self, tasks: Sequence[int]) -> Tensor:
         """Where the classes of these tasks are when classes are counted through all tasks."""
@@ -88,11 +88,11 @@ class SharedNetwork(Method):
 
     @torch.no_grad()
     def blocks(self, pixels: Tensor) -> Blocks:
-        return list(torch.split(self.scores(pixels), [task.n_classes for task in self.tasks], 1))
+        return list(torch.split(self.scores(pixels).cpu(), [task.n_classes for task in self.tasks], 1))
 
     def features(self, pixels: Tensor, task: int) -> Tensor:
         """The same for every task: the network is shared."""
-        return self.embed(pixels)
+        return self.embed(pixels).cpu()
 
     def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
         sizes = [self.tasks[task].n_classes for task in tasks]
@@ -103,12 +103,13 @@ class SharedNetwork(Method):
         """Features of plain images, in evaluation mode and in portions."""
         training = self.training
         self.eval()
+        device = self.device
         parts = [
-            self.backbone(to_unit(part).contiguous(memory_format=torch.channels_last))
+            self.backbone(to_unit(part.to(device)).contiguous(memory_format=torch.channels_last))
             for part in torch.split(pixels, 256)
         ]
         self.train(training)
-        return torch.cat(parts) if len(pixels) else torch.empty(0, self.backbone.n_features)
+        return torch.cat(parts) if len(pixels) else torch.empty(0, self.backbone.n_features, device=device)
 
     def train_on(
         self,

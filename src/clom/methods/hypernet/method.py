@@ -81,7 +81,8 @@ class Hypernetwork(nn.Module):
         """Chunk vectors for so many weights. New ones come last, so nothing changes for who needs fewer."""
         n_chunks, size = self.chunk_vectors.shape
         missing = max(0, math.ceil(n_weights / self.chunk) - n_chunks)  # K = ceil(N / chunk)
-        self.chunk_vectors = nn.Parameter(torch.cat([self.chunk_vectors.detach(), torch.randn(missing, size)]))
+        more = torch.randn(missing, size).to(self.chunk_vectors.device)
+        self.chunk_vectors = nn.Parameter(torch.cat([self.chunk_vectors.detach(), more]))
 
     def forward(self, task_vector: Tensor, n_weights: int) -> Tensor:
         """W = concat_k h(e, c_k)[:N]: the chunks are one batch; what the last has too many is dropped."""
@@ -179,7 +180,8 @@ class HyperNet(Method):
     @torch.no_grad()
     def block(self, pixels: Tensor, task: int) -> Tensor:
         weights = self._generate(task)
-        return torch.cat([self._run(weights, to_unit(part), task, training=False) for part in torch.split(pixels, 256)])
+        parts = (to_unit(part.to(weights.device)) for part in torch.split(pixels, 256))
+        return torch.cat([self._run(weights, part, task, training=False) for part in parts]).cpu()
 
     def blocks(self, pixels: Tensor) -> Blocks:
         return [self.block(pixels, task) for task in range(len(self.tasks))]

@@ -91,7 +91,7 @@ class ResNet32(nn.Module):
         self.head = nn.Linear(n_in, n_outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        mean, deviation = (images.new_tensor(colour).view(3, 1, 1) for colour in (_MEAN, _DEVIATION))
+        mean, deviation = (torch.tensor(colour).view(3, 1, 1).to(images.device) for colour in (_MEAN, _DEVIATION))
         values = F.relu(self.norm(self.stem((images - mean) / deviation)))
         for block in self.blocks:
             values = block(values)
