@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from benchmarks.measure import figure, interleaved, ratios
 from clom import machine
-from clom.methods.families.base import channels_last
+from clom.methods.families.base import place
 from clom.nets import ResNet18Settings, layers, make_net
 
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     machine.tune_process(1)
     torch.manual_seed(0)
     net = make_net(ResNet18Settings(width=16, stem_stride=2), 32)
-    channels_last(net)
+    place(net, torch.device("cpu"))
     net.add_task()
     images = torch.rand(128, 3, 32, 32).contiguous(memory_format=torch.channels_last)
 

@@ -78,9 +78,9 @@ def test_a_class_of_one_image_has_no_radius() -> None:
 def test_pseudo_features_of_the_specification() -> None:
     # pass.md, property 3.
     prototypes = torch.arange(15.0).reshape(5, 3)
-    plain, classes = pseudo_features(prototypes, 0.0, 100, generator(0))
+    plain, classes = pseudo_features(prototypes, torch.tensor(0.0), 100, generator(0))
     assert torch.equal(plain, prototypes[classes // 4])
-    noisy, classes = pseudo_features(prototypes, 2.0, 10_000, generator(0))
+    noisy, classes = pseudo_features(prototypes, torch.tensor(2.0), 10_000, generator(0))
     assert (noisy - prototypes[classes // 4]).std(0).tolist() == pytest.approx([2.0] * 3, rel=0.03)
     assert set(classes.tolist()) == {0, 4, 8, 12, 16}
     assert torch.bincount(classes)[::4].tolist() == pytest.approx([2000] * 5, rel=0.1)

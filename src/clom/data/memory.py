@@ -70,7 +70,7 @@ class Memory(nn.Module):
         # How much is stored is part of what is stored.
         for name in ("pixels", "labels", "tasks"):
             if prefix + name in state:
-                setattr(self, name, torch.empty_like(state[prefix + name]))
+                setattr(self, name, torch.empty_like(state[prefix + name], device=self.labels.device))
         super()._load_from_state_dict(state, prefix, *args)
 
 

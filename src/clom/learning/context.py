@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from clom.errors import UserError
 from clom.learning.progress import OnProgress, Progress, ignore
@@ -145,11 +146,15 @@ class TrainingContext:
             step += 1
             # The end of a phase is always kept: without it the phases after it could not be reached again.
             if (step == total or checkpoints.due()) and _is_finite(method):
-                states = [_state_of(part) for part in parts]
-                checkpoints.save(
-                    Snapshot(phase, step, total, dict(method.state_dict()), states, get_random_states(self._device))
-                )
+                states = _on_cpu([_state_of(part) for part in parts])
+                own = _on_cpu(dict(method.state_dict()))
+                checkpoints.save(Snapshot(phase, step, total, own, states, get_random_states(self._device)))
             checkpoints.stop_if_asked()
+
+
+def _on_cpu(state: Any) -> Any:
+    """A state that can be read on a machine without the device it was taken on."""
+    return tree_map(lambda value: value.cpu() if isinstance(value, Tensor) else value, state)
 
 
 def _restore(snapshot: Snapshot, method: nn.Module, phase: int, total: int, parts: Sequence[State]) -> None:

@@ -15,10 +15,10 @@ def supervised_contrastive(z: Tensor, labels: Tensor, temperature: float, *, aut
     inside the logarithm the value is `(|P| L + 18.42) / (|P| + 1)`; the paper excludes the anchor.
     """
     losses, count = _anchor_losses(z, labels, temperature)
-    losses, count = losses[count > 0], count[count > 0]
     if authors_form:
         losses = (count * losses - torch.tensor(1e-8).log()) / (count + 1)
-    return losses.sum() / max(len(losses), 1)
+    counts = count > 0  # as a mask: picking rows would make the host wait for the device
+    return torch.where(counts, losses, 0.0).sum() / counts.sum().clamp(min=1)
 
 
 def asymmetric_contrastive(

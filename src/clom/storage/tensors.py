@@ -20,7 +20,7 @@ CHECKSUM = "sha256"
 
 def to_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> bytes:
     """A safetensors file whose header holds a checksum of everything in it."""
-    plain = {name: value.detach().contiguous() for name, value in tensors.items()}
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     return as_safetensors(plain, metadata={**header, CHECKSUM: checksum(plain, header)})
 
 

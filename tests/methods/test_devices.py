@@ -1,0 +1,131 @@
+"""Every system on a simulated accelerator ends bit-equal to the CPU, and no operation ever mixes the two.
+
+Tests `clom.testing.simulated_device` and `clom.learning.random_states` along the way.
+"""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from clom.data.stream import Stream
+from clom.evaluation.scorebook import Scorebook
+from clom.experiments.catalogue import image_shape_of
+from clom.experiments.config import resolve
+from clom.learning.context import TrainingContext
+from clom.learning.progress import Progress
+from clom.methods.families.base import Method
+from clom.methods.registry import PAPER_METHODS
+from clom.storage.checkpoints import CheckpointFolder
+from clom.storage.model_file import load_model, save_model
+from clom.testing.simulated_device import simulated_device, waits_so_far
+
+CPU = torch.device("cpu")
+EXPERIMENT = "digits-5t"
+SMALL = {"data.train_per_class": 24, "data.test_per_class": 10}
+WAITS = {
+    "derpp": "the reservoir decides item by item what to keep, and compares outputs of different lengths",
+    "ccg": "the weights of the task loss count how often each task occurs in a batch",
+}
+"""Systems whose steps read from the device, and why."""
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def stream() -> Stream:
+    config = resolve(EXPERIMENT, "clom", "smoke", 0, SMALL)
+    return config.data.stream(None, 0)[:3]
+
+
+def make(name: str, device: torch.device) -> Method:
+    return resolve(EXPERIMENT, name, "smoke", 0, SMALL).make_method(image_shape_of(EXPERIMENT)).to(device)
+
+
+def check_same(one: Method, other: Method, stream: Stream) -> None:
+    """State, scores and calibrations to the last bit."""
+    state, others = one.state_dict(), other.state_dict()
+    assert list(state) == list(others)
+    for name, value in state.items():
+        assert torch.equal(value.cpu(), others[name].cpu()), name
+    for test in stream.tests[: len(one.tasks)]:
+        for mine, theirs in zip(one.blocks(test.pixels), other.blocks(test.pixels), strict=True):
+            assert mine.device == theirs.device == CPU
+            assert torch.equal(mine, theirs)
+    ways, theirs_by_name = one.calibrations(), other.calibrations()
+    assert list(ways) == list(theirs_by_name)
+    for name, way in ways.items():
+        assert torch.equal(way.scales, theirs_by_name[name].scales)
+        assert torch.equal(way.shifts, theirs_by_name[name].shifts)
+
+
+@pytest.mark.filterwarnings("ignore:No channel is free", "ignore:Task .* closed every")
+@pytest.mark.parametrize("name", PAPER_METHODS)
+def test_learns_scores_saves_loads_and_resumes_bit_equal_to_the_cpu(name: str, stream: Stream, tmp_path: Path) -> None:
+    device = simulated_device()
+    on_cpu, on_device = make(name, CPU), make(name, device)
+    for task in stream[:2]:
+        on_cpu.learn(task)
+        on_device.learn(task)
+    assert {value.device for value in on_device.state_dict().values()} == {device}
+    check_same(on_cpu, on_device, stream)
+    book = Scorebook(stream.tests[:2])
+    book.update(on_device)
+    assert all(block.device == CPU for test in range(2) for block in book.blocks(test))
+
+    save_model(tmp_path / "model.safetensors", on_device)
+    loaded = load_model(tmp_path / "model.safetensors").to(device)
+    check_same(on_cpu, loaded, stream)
+
+    on_cpu.learn(stream[2])
+    pieces = learn_in_two_pieces(loaded, stream, tmp_path / "checkpoints")
+    check_same(on_cpu, pieces, stream)
+
+
+def learn_in_two_pieces(method: Method, stream: Stream, folder: Path) -> Method:
+    """Interrupt the third task after a few steps, then resume it from its checkpoints alone."""
+    again = copy.deepcopy(method)
+    steps = 0
+
+    def crash(progress: Progress) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            raise Crash
+
+    with pytest.raises(Crash):
+        method.learn(stream[2], TrainingContext(crash, CheckpointFolder(folder, 2, "test", every=0), 0.0))
+    return again.learn(stream[2], TrainingContext(checkpoints=CheckpointFolder(folder, 2, "test", every=0)))
+
+
+@pytest.mark.filterwarnings("ignore:No channel is free", "ignore:Task .* closed every")
+@pytest.mark.parametrize("name", PAPER_METHODS)
+def test_no_step_waits_for_the_device(name: str, stream: Stream) -> None:
+    """Between two progress reports, several steps apart, nothing is read from the device."""
+    method = make(name, simulated_device()).learn(stream[0])
+    seen: list[tuple[Progress, int]] = []
+
+    def look(progress: Progress) -> None:
+        seen.append((progress, waits_so_far()))
+
+    before = waits_so_far()
+    method.learn(stream[1], TrainingContext(look, seconds_between_reports=0.0))
+    assert waits_so_far() > before, "the counter counts nothing"
+    gaps = [
+        later[1] - earlier[1]
+        for earlier, later in pairwise(seen)
+        if later[0].done == earlier[0].done + 1
+        and later[0].phase == earlier[0].phase
+        and later[0].loss == later[0].loss
+    ]
+    assert gaps, "no two consecutive steps were reported"
+    if name in WAITS:
+        assert max(gaps) > 1, f"{name} no longer waits: remove it from the list"
+    else:
+        assert set(gaps) == {1}, "a step reads more than the loss that its report shows"
