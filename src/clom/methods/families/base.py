@@ -121,7 +121,7 @@ class Method(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """Where the method computes; `to` moves it. Images may come from anywhere, scores are returned on the CPU."""
-        return next(value.device for value in (*self.parameters(), *self.buffers()))
+        return next((value.device for value in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
     def open_task(self, task: LearnedTask) -> None:
         """Make room for a task without learning it: the first half of `learn`, and how a stored model is rebuilt."""
