@@ -13,7 +13,6 @@ import yaml
 from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import NASTY, spoil, spoil_value
 from benchmarks.bad.places import in_folder
-from clom.experiments.catalogue import image_shape_of
 from clom.experiments.config import flatten, parse_overrides, read_settings_file, resolve
 from clom.experiments.grid import cells, read_grid
 
@@ -123,7 +122,7 @@ def _read_config(folder: Path) -> None:
     config = resolve(EXPERIMENT, "clom", "smoke", 0, flatten(read_settings_file(folder / "bad.yaml", EXPERIMENT)))
     if config.data.set == "digits":
         config.data.stream(None, config.seed)
-    config.make_method(image_shape_of(EXPERIMENT))
+    config.make_method(config.image_shape())
 
 
 def _run_command(folder: Path) -> list[str]:
@@ -192,7 +191,8 @@ def _pairs_chance(folder: Path, randomness: Random) -> None:
 
 def _read_pair(folder: Path) -> None:
     pair = (folder / "pair").read_bytes().decode("utf-8", "surrogateescape")
-    resolve(EXPERIMENT, "clom", "smoke", 0, parse_overrides([pair])).make_method(image_shape_of(EXPERIMENT))
+    config = resolve(EXPERIMENT, "clom", "smoke", 0, parse_overrides([pair]))
+    config.make_method(config.image_shape())
 
 
 def readers() -> list[Reader]:

@@ -12,7 +12,6 @@ from clom.data.stream import Stream, Task, split
 from clom.evaluation.metrics import Evaluation
 from clom.evaluation.metrics import evaluate as evaluate_scores
 from clom.evaluation.scorebook import Scorebook
-from clom.experiments.catalogue import image_shape_of
 from clom.experiments.config import resolve
 from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, register_method
@@ -46,7 +45,7 @@ __all__ = [
 
 
 def load_stream(experiment: str, budget: str = "cpu", seed: int = 0, data: str | Path | None = None) -> Stream:
-    """The tasks of an experiment; `data` is a folder with the data sets."""
+    """The tasks of an experiment, given by its name or the path of its file; `data` is a folder with the data sets."""
     return resolve(experiment, budget=budget, seed=seed).data.stream(Path(data) if data else None, seed)
 
 
@@ -66,7 +65,7 @@ def make_method(
     """
     settings = {option.replace("__", "."): value for option, value in overrides.items()}
     config = resolve(experiment, METHODS.named(name), budget, seed, settings)
-    return config.make_method(image_shape or image_shape_of(experiment))
+    return config.make_method(image_shape or config.image_shape())
 
 
 def evaluate(method: Method, tests: Sequence[Images]) -> Evaluation:

@@ -19,6 +19,11 @@ MOST_RECORDS = 50_000_000
 """Bytes of a text that a program wrote: ledgers, metrics, summaries."""
 
 
+def absolute(path: str | Path, folder: Path | None = None) -> Path:
+    """A path as a person writes it, `~` for home included, relative to `folder` or else to the working directory."""
+    return Path(os.path.abspath(Path(folder or "") / os.path.expanduser(path)))
+
+
 def check_regular(path: Path) -> None:
     """Refuses folders, and pipes and devices, which would be waited for or read for ever. An absent file passes:
     whoever opens it says so."""

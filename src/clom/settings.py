@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from clom.errors import UserError
+from clom.errors import UserError, shorten
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -15,6 +18,8 @@ PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
+
+_MOST_FINDINGS = 10
 
 
 class Settings(BaseModel):
@@ -68,3 +73,52 @@ def set_dotted(target: dict[str, Any], name: str, value: Any) -> None:
             raise UserError(f"'{name}' cannot be set: '{part}' is a value, not a group of settings.")
         target = inner
     target[last] = value
+
+
+def explain(problem: ValidationError, settings: type[Settings], prefix: str = "") -> UserError:
+    """Pydantic's findings in one sentence each, with a suggestion for a misspelt name."""
+    findings = [(_Place.of(settings, finding["loc"]), finding) for finding in problem.errors()]
+    # Where one of several groups is allowed, pydantic reports about each; the one that fits best is what was meant.
+    count = Counter(place.choice for place, _ in findings)
+    best: dict[str, tuple[str, str]] = {}
+    for choice in sorted(filter(None, count), key=lambda choice: count[choice]):
+        best.setdefault(choice[0], choice)
+    lines = []
+    for place, finding in findings:
+        if place.choice and best[place.choice[0]] != place.choice:
+            continue
+        if finding["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(str(finding["loc"][-1]), place.known, n=1, cutoff=0.5)
+            hint = f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(place.known)}."
+            lines.append(f"There is no setting '{prefix}{shorten(place.name)}'.{hint}")
+        else:
+            what = f"{finding['msg'].lower()}, got {shorten(repr(finding['input']))}"
+            lines.append(f"Setting '{prefix}{shorten(place.name)}': {what}.")
+    more = [f"... and {len(lines) - _MOST_FINDINGS} more."] if len(lines) > _MOST_FINDINGS else []
+    return UserError("\n".join([*lines[:_MOST_FINDINGS], *more]))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a finding is: its dotted name, the names that exist there, and the group assumed where several may be."""
+
+    name: str
+    known: list[str]
+    choice: tuple[str, str] | None
+
+    @staticmethod
+    def of(settings: type[Settings], path: tuple[int | str, ...]) -> _Place:
+        parts: list[str] = []
+        choice: tuple[str, str] | None = None
+        current: Any = settings
+        known: list[str] = []
+        for part in path:
+            chosen = [kind for kind in get_args(current) if getattr(kind, "__name__", None) == part]
+            if chosen:
+                choice, current = (".".join(parts), str(part)), chosen[0]
+                continue
+            fields = getattr(current, "model_fields", {})
+            known = sorted(fields)
+            parts.append(str(part))
+            current = fields[part].annotation if part in fields else None
+        return _Place(".".join(parts), known, choice)

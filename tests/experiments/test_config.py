@@ -13,7 +13,7 @@ import yaml
 
 from clom.data import catalog
 from clom.errors import UserError
-from clom.experiments.catalogue import BUDGETS, experiment_names, image_shape_of, read_experiment
+from clom.experiments.catalogue import BUDGETS, experiment_names, read_experiment
 from clom.experiments.config import RunConfig, flatten, parse_overrides, read_settings_file, resolve
 from clom.learning.schedule import Schedule
 from clom.methods.registry import BUILT_IN
@@ -46,15 +46,16 @@ def test_everything_resolves(experiment: str, budget: str, method: str) -> None:
     for name, value in BUILT_IN[method].preset:
         assert flatten(config.settings)[name] == value
     if budget == "smoke":
-        assert config.make_method(image_shape_of(experiment)).tasks == []
+        assert config.make_method(config.image_shape()).tasks == []
 
 
 @pytest.mark.parametrize("experiment", experiment_names())
 def test_the_stated_size_fits_the_split(experiment: str) -> None:
     content = read_experiment(experiment)
     n_tasks = int(experiment.rpartition("-")[2].removesuffix("t"))
-    assert content["size"]["classes"] == n_tasks * content["data"]["classes_per_task"]
-    assert set(content["budgets"]) == set(BUDGETS)
+    assert content.size is not None
+    assert content.size.classes == n_tasks * content.data["classes_per_task"]
+    assert set(content.budgets) == set(BUDGETS)
 
 
 @pytest.mark.parametrize("experiment", PAPER["experiments"])

@@ -9,7 +9,7 @@ import pytest
 from clom.experiments import estimate
 from clom.experiments.catalogue import experiment_names
 from clom.experiments.config import resolve
-from clom.experiments.estimate import Rates, estimate_seconds, measure
+from clom.experiments.estimate import Rates, estimate_seconds, measure, work_of
 from clom.learning.progress import Progress
 
 FOR_EVER = float("inf")  # a rate at which a phase takes no time
@@ -18,10 +18,12 @@ FOR_EVER = float("inf")  # a rate at which a phase takes no time
 def test_counts_the_views_of_every_phase() -> None:
     """digits: 10 classes, 144 training images each of which 10% validate, 36 test images, 75 epochs, 6 views."""
     config = resolve("digits-5t")
-    assert estimate_seconds(config, Rates(1.0, FOR_EVER, FOR_EVER)) == pytest.approx(8 * 1296 * 75)
-    assert estimate_seconds(config, Rates(FOR_EVER, 1.0, FOR_EVER)) == pytest.approx(4 * 1296 * 6)
-    assert estimate_seconds(config, Rates(FOR_EVER, FOR_EVER, 1.0)) == pytest.approx(4 * 360 * 5)
-    assert estimate_seconds(config, Rates(2.0, 4.0, 5.0)) == pytest.approx(8 * 1296 * 75 / 2 + 1296 * 6 + 4 * 360)
+    assert estimate_seconds(config, work_of(config), Rates(1.0, FOR_EVER, FOR_EVER)) == pytest.approx(8 * 1296 * 75)
+    assert estimate_seconds(config, work_of(config), Rates(FOR_EVER, 1.0, FOR_EVER)) == pytest.approx(4 * 1296 * 6)
+    assert estimate_seconds(config, work_of(config), Rates(FOR_EVER, FOR_EVER, 1.0)) == pytest.approx(4 * 360 * 5)
+    assert estimate_seconds(config, work_of(config), Rates(2.0, 4.0, 5.0)) == pytest.approx(
+        8 * 1296 * 75 / 2 + 1296 * 6 + 4 * 360
+    )
 
 
 def test_the_paper_s_head_is_counted_by_its_epochs() -> None:
@@ -29,20 +31,21 @@ def test_the_paper_s_head_is_counted_by_its_epochs() -> None:
     head = config.settings["learning"]["head"]
     assert "plan" in head
     images = 0.9 * 6000 * 10
-    seconds = estimate_seconds(config, Rates(FOR_EVER, 1.0, FOR_EVER))
+    seconds = estimate_seconds(config, work_of(config), Rates(FOR_EVER, 1.0, FOR_EVER))
     assert seconds == pytest.approx(4 * images * head["plan"]["epochs"], rel=0.02)
 
 
 def test_without_rotations_there_are_fewer_views() -> None:
     plain, turned = resolve("digits-5t", overrides={"learning.rotations": 1}), resolve("digits-5t")
     rates = Rates(10.0, 20.0, 30.0)
-    assert 4 * estimate_seconds(plain, rates) == pytest.approx(estimate_seconds(turned, rates))
+    seconds = [estimate_seconds(config, work_of(config), rates) for config in (plain, turned)]
+    assert 4 * seconds[0] == pytest.approx(seconds[1])
 
 
 def test_every_budget_of_an_experiment_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "_SIZES", (2,))
     for budget in ("smoke", "cpu"):
-        rates = measure(resolve("digits-5t", budget=budget))
+        rates = measure(resolve("digits-5t", budget=budget), (1, 8, 8))
         assert 1 < rates.features < rates.answers < 1e7
         assert rates.head > 1
 
@@ -50,17 +53,17 @@ def test_every_budget_of_an_experiment_can_be_measured(monkeypatch: pytest.Monke
 def test_a_small_network_is_measured_with_more_images(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def steps_of(seconds: float) -> Callable[[object, int], tuple[Rates, float]]:
-        def fake(config: object, n_images: int) -> tuple[Rates, float]:
+    def steps_of(seconds: float) -> Callable[[object, object, int], tuple[Rates, float]]:
+        def fake(config: object, shape: object, n_images: int) -> tuple[Rates, float]:
             tried.append(n_images)
             return Rates(n_images, 1, 1), seconds * n_images
 
         return fake
 
     monkeypatch.setattr(estimate, "_measure", steps_of(0.3))
-    assert measure(resolve("digits-5t")).features == 1
+    assert measure(resolve("digits-5t"), (1, 8, 8)).features == 1
     monkeypatch.setattr(estimate, "_measure", steps_of(0.001))
-    assert measure(resolve("digits-5t")).features == 32
+    assert measure(resolve("digits-5t"), (1, 8, 8)).features == 32
     assert tried == [1, 1, 4, 32]
 
 
@@ -78,4 +81,5 @@ def test_the_shortest_step_between_two_reports_counts(monkeypatch: pytest.Monkey
 def test_every_experiment_has_an_estimate() -> None:
     for name in experiment_names():
         for budget in ("smoke", "cpu", "paper"):
-            assert estimate_seconds(resolve(name, budget=budget), Rates(100.0, 100.0, 100.0)) > 0
+            config = resolve(name, budget=budget)
+            assert estimate_seconds(config, work_of(config), Rates(100.0, 100.0, 100.0)) > 0

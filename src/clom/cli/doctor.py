@@ -8,20 +8,22 @@ from rich.console import Console
 from rich.table import Table
 
 
-def doctor_command(*, data: Path | None = None) -> None:
+def doctor_command(*experiments: str, data: Path | None = None) -> None:
     """Show cores, memory, GPU and data sets found, and how long each experiment would take with CLOM.
 
     Parameters
     ----------
+    experiments
+        Names, or paths of YAML files; by default all that have a name.
     data
         Folder with the data sets; otherwise CLOM_DATA or the download cache.
     """
     from clom import machine
     from clom.cli.display import duration
     from clom.data import catalog
-    from clom.experiments.catalogue import BUDGETS, experiment_names, read_experiment
+    from clom.experiments.catalogue import BUDGETS, experiment_names, size_of
     from clom.experiments.config import resolve
-    from clom.experiments.estimate import Rates, estimate_seconds, measure
+    from clom.experiments.estimate import Rates, estimate_seconds, measure, work_of
 
     console = Console()
     machine.tune_process()
@@ -40,14 +42,18 @@ def doctor_command(*, data: Path | None = None) -> None:
         "About, at the present load: a few real steps of CLOM were timed for each network, the rest is counted."
     )
     timed: dict[str, Rates] = {}
-    for name in experiment_names():
+    for name in experiments or experiment_names():
         times = []
+        here = resolve(name).data.available(data)
         for budget in BUDGETS:
             config = resolve(name, "clom", budget)
-            key = f"{config.net}{read_experiment(name)['size']['pixels']}"
+            if not here and size_of(config.experiment) is None:
+                times.append("?")
+                continue
+            work = work_of(config, data)
+            key = f"{config.net}{work.image_shape}"
             if key not in timed:
-                timed[key] = measure(config)
-            times.append(duration(estimate_seconds(config, timed[key])))
-        found = "found" if resolve(name).data.available(data) else "missing"
-        table.add_row(name, found, *times)
+                timed[key] = measure(config, work.image_shape)
+            times.append(duration(estimate_seconds(config, work, timed[key])))
+        table.add_row(resolve(name).experiment, "found" if here else "missing", *times)
     console.print(table)

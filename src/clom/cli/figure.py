@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from clom.errors import UserError, unknown
+from clom.errors import UserError
 
 FIGURES = Literal["forgetting", "til-curves", "cil-curves", "augmentations", "capacity", "auc-grid", "scores"]
 
@@ -43,15 +43,11 @@ def figure_command(
     data
         Folder with the data sets; otherwise CLOM_DATA or the download cache.
     """
-    from clom.experiments.catalogue import experiment_names
     from clom.experiments.ledger import read
     from clom.reporting.figures.across_runs import draw_from_ledger
     from clom.reporting.figures.run_details import OF_RUNS, draw_augmentations
-    from clom.reporting.paper.tables import check_rows
+    from clom.reporting.paper.tables import check_experiments, check_rows
 
-    for one in experiment:
-        if one not in experiment_names():
-            raise unknown("experiment", one, experiment_names())
     if (name in OF_RUNS) != bool(runs):
         needs = "needs the folder of a finished run" if name in OF_RUNS else "is not drawn from runs' folders"
         raise UserError(f"'{name}' {needs}: clom figure {name} {'runs/...' if name in OF_RUNS else ''}".rstrip())
@@ -60,6 +56,7 @@ def figure_command(
     elif name == "forgetting" or name == "til-curves" or name == "cil-curves":
         rows = read(ledger)
         check_rows(rows, ledger)
+        check_experiments(experiment, rows)
         paths = draw_from_ledger(name, rows, out, budget, experiment)
     else:
         paths = [path for run in runs for path in OF_RUNS[name](run, out)]

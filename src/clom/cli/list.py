@@ -38,7 +38,7 @@ def _experiments() -> Table:
 
     table = Table("experiment", "what is learned")
     for name in experiment_names():
-        table.add_row(name, read_experiment(name)["title"])
+        table.add_row(name, read_experiment(name).title)
     return table
 
 

@@ -96,6 +96,12 @@ def available(name: str, folder: Path | None = None) -> bool:
     return not isinstance(found, PublishedSet) or any(not found.missing(place) for place in search_path(folder))
 
 
+def pixels_of(name: str) -> int | None:
+    """The side of a set's images, where that is known before they are read."""
+    found = SETS.get(name)
+    return found.pixels if isinstance(found, PublishedSet) else {"digits": 8}.get(name)
+
+
 def search_path(folder: Path | None = None) -> list[Path]:
     """The places looked at, in order: the given folder, the one in `CLOM_DATA`, the cache of this machine."""
     return list(dict.fromkeys([*given_folders(folder), cache_folder()]))

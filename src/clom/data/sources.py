@@ -32,6 +32,7 @@ from clom.data.formats import as_images, read_npz_arrays
 from clom.data.images import DataSet, Images, middle_square, without_colour
 from clom.data.stream import Stream, split
 from clom.errors import DataError, UserError
+from clom.files import absolute
 from clom.settings import Settings
 
 USUAL_TEST = 0.2
@@ -65,8 +66,8 @@ class DataSettings(Settings):
     @classmethod
     def _absolute(cls, given: Path | tuple[Path, ...] | None) -> Path | tuple[Path, ...] | None:
         if isinstance(given, tuple):
-            return tuple(path.expanduser().absolute() for path in given)
-        return given and given.expanduser().absolute()
+            return tuple(absolute(path) for path in given)
+        return given and absolute(given)
 
     @model_validator(mode="after")
     def _one_source(self) -> DataSettings:

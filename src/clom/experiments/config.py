@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from clom import machine
+from clom.data import catalog
 from clom.data.sources import DataSettings
 from clom.errors import UserError, shorten, unknown
-from clom.experiments.catalogue import BUDGETS, Budget, read_experiment, read_recipe
+from clom.experiments.catalogue import BUDGETS, Budget, Experiment, read_experiment, size_of
+from clom.experiments.defaults import network_for, recipe_for, recipe_settings
 from clom.experiments.plain_yaml import parse_yaml, read_yaml
 from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, method_class, method_info
 from clom.nets import NetSettings
 from clom.nets.size_limit import Allowance
 from clom.plugins import origins, require
-from clom.settings import Settings, merged, set_dotted
+from clom.settings import Settings, explain, merged, set_dotted
 
 S = TypeVar("S", bound=Settings)
 
 _BYTES_PER_WEIGHT = 16  # itself, its gradient and what optimisers keep
-_MOST_FINDINGS = 10
 
 
 class RunConfig(Settings):
@@ -44,11 +42,15 @@ class RunConfig(Settings):
     """What differs from the experiment's and the method's recipe, by dotted name; it is contained in the above."""
     plugins: dict[str, str] = Field(default_factory=dict)
     """Where what is not built in comes from, by kind. It is only told: nothing is ever loaded because of it."""
+    title: str | None = None
+    """Of an experiment that is not built in, as is the next."""
+    external: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
-    def _leave_out_no_plugins(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What only runs with something of one's own have is left out for all others."""
         values: dict[str, Any] = dump(self)
-        return values if self.plugins else {name: value for name, value in values.items() if name != "plugins"}
+        return {name: value for name, value in values.items() if value or name not in ("plugins", "title", "external")}
 
     def make_method(self, image_shape: Sequence[int]) -> Method:
         """The method, untrained; refused if its network would need more than this machine's memory."""
@@ -57,6 +59,14 @@ class RunConfig(Settings):
         numbers = (machine.memory_bytes() or 2**36) // _BYTES_PER_WEIGHT
         with Allowance(numbers, 10**6, f"The network of these settings is too large for this machine: {self.net!r}."):
             return maker(self.net, settings, image_shape, self.seed)
+
+    def image_shape(self, folder: Path | None = None) -> tuple[int, int, int]:
+        """Channels, height and width. Images are read, from `folder`, only if the experiment does not tell."""
+        size = size_of(self.experiment)
+        if size is not None and self.data.pixels is None:
+            return size.image_shape
+        channels, height, width = self.data.load(folder).train.pixels.shape[1:]
+        return channels, height, width
 
     @property
     def run_name(self) -> str:
@@ -69,42 +79,74 @@ def resolve(
     budget: str = "cpu",
     seed: int = 0,
     overrides: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The experiment's own values, then the budget's, then the method's variant, then `overrides` (dotted names).
+    """The experiment's own values, then the budget's, then the method's variant, then `recipe`, then `overrides`.
 
-    An override may start with `data.` or `net.`; anything else is a setting of the method.
+    `experiment` is a name or the path of a YAML file. Overrides have dotted names, of which some may start with `data.`
+    or `net.`; anything else is a setting of the method.
     """
-    content = read_experiment(experiment)
+    found = read_experiment(experiment)
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
-    chosen = content["budgets"][budget]
+    amount: Budget = budget
     maker = method_class(method)
-    data = merged(content["data"], chosen.get("data", {}))
-    settings = _recipe(maker.name, experiment, budget)
+    settings = merged(recipe_for(maker.name, found, amount), recipe_settings(recipe or {}, found, amount))
+    given = [*method_info(method).preset, *(overrides or {}).items()]
+    source = _checked(DataSettings, _with_overrides("data", _file_data(found, amount), given), "data.").settled()
+    if source.set is not None:
+        catalog.SETS.entry(source.set)  # refuses what is unknown, with a suggestion
     # The same network for everyone, unless a system was published with one of its own.
-    net = settings.pop("net", None) or merged(chosen.get("net", content.get("net")), {})
-    for name, value in [*method_info(method).preset, *(overrides or {}).items()]:
-        first, _, rest = name.partition(".")
-        target = {"data": data, "net": net}.get(first, settings)
-        set_dotted(target, rest if first in ("data", "net") else name, value)
+    net = settings.pop("net", None) or found.at(amount).net or found.net or network_for(_pixels(source, found), amount)
+    net = _with_overrides("net", merged(net, {}), given)
+    for name, value in given:
+        if name.partition(".")[0] not in ("data", "net"):
+            set_dotted(settings, name, value)
     config = RunConfig(
-        experiment=experiment,
+        experiment=found.name,
         method=method,
-        budget=budget,
+        budget=amount,
         seed=seed,
-        data=_checked(DataSettings, data, "data."),
+        data=source,
         net=_checked(_net_type(net), net, "net."),
         settings=_checked(maker.settings_type, settings).model_dump(mode="json"),
-        plugins=origins({METHODS: method}, versions=False),
+        plugins=origins({METHODS: method, catalog.SETS: source.set}, versions=False),
+        title=None if found.built_in else found.title,
+        external=() if found.built_in else found.external,
     )
-    if not overrides:
+    if not overrides and not recipe:
         return config
     return config.model_copy(update={"overrides": _changes(resolve(experiment, method, budget, seed), config)})
 
 
 def require_plugins(content: Mapping[str, Any], needed_by: str) -> None:
     """Refuse what a run's `config.yaml` says if it was made with something that is not known here."""
-    require({METHODS: content.get("method")}, content.get("plugins"), needed_by)
+    data = content.get("data")
+    named = data.get("set") if isinstance(data, Mapping) else None
+    require({METHODS: content.get("method"), catalog.SETS: named}, content.get("plugins"), needed_by)
+
+
+def _with_overrides(group: str, values: dict[str, Any], given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    for name, value in given:
+        first, _, rest = name.partition(".")
+        if first == group:
+            set_dotted(values, rest, value)
+    return values
+
+
+def _file_data(experiment: Experiment, budget: Budget) -> dict[str, Any]:
+    """What the experiment's file says about its images; code that it names is loaded, and called by its name."""
+    data = merged(experiment.data, experiment.at(budget).data)
+    if isinstance(data.get("set"), str):
+        data["set"] = catalog.SETS.named(data["set"])
+    return data
+
+
+def _pixels(source: DataSettings, experiment: Experiment) -> int | None:
+    """The side of the images, as far as it is known before they are read."""
+    if source.pixels is not None or source.set is None:
+        return source.pixels
+    return experiment.size.pixels if experiment.size else catalog.pixels_of(source.set)
 
 
 def _changes(usual: RunConfig, config: RunConfig) -> dict[str, Any]:
@@ -114,15 +156,6 @@ def _changes(usual: RunConfig, config: RunConfig) -> dict[str, Any]:
         for dump in (usual.model_dump(mode="json"), config.model_dump(mode="json"))
     )
     return {name: value for name, value in sorted(after.items()) if name not in before or before[name] != value}
-
-
-def _recipe(method: str, experiment: str, budget: str) -> dict[str, Any]:
-    """From general to special: for all experiments, then for this one; for all budgets, then for this one."""
-    recipe, settings = read_recipe(method), dict[str, Any]()
-    for part in ("default", experiment):
-        for amount in ("all", budget):
-            settings = merged(settings, recipe.get(part, {}).get(amount, {}))
-    return settings
 
 
 def _checked(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
@@ -153,6 +186,8 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
             overrides[name.strip()] = parse_yaml(value)
         except ValueError as problem:
             raise UserError(f"The value of --set {name[:100]} cannot be read: {problem}.") from None
+    if isinstance(named := overrides.get("data.set"), str):
+        overrides["data.set"] = catalog.SETS.named(named)  # code that the command itself names
     return overrides
 
 
@@ -174,52 +209,3 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in settings.items():
         flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
     return flat
-
-
-def explain(problem: ValidationError, settings: type[Settings], prefix: str = "") -> UserError:
-    """Pydantic's findings in one sentence each, with a suggestion for a misspelt name."""
-    findings = [(_Place.of(settings, finding["loc"]), finding) for finding in problem.errors()]
-    # Where one of several groups is allowed, pydantic reports about each; the one that fits best is what was meant.
-    count = Counter(place.choice for place, _ in findings)
-    best: dict[str, tuple[str, str]] = {}
-    for choice in sorted(filter(None, count), key=lambda choice: count[choice]):
-        best.setdefault(choice[0], choice)
-    lines = []
-    for place, finding in findings:
-        if place.choice and best[place.choice[0]] != place.choice:
-            continue
-        if finding["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(str(finding["loc"][-1]), place.known, n=1, cutoff=0.5)
-            hint = f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(place.known)}."
-            lines.append(f"There is no setting '{prefix}{shorten(place.name)}'.{hint}")
-        else:
-            what = f"{finding['msg'].lower()}, got {shorten(repr(finding['input']))}"
-            lines.append(f"Setting '{prefix}{shorten(place.name)}': {what}.")
-    more = [f"... and {len(lines) - _MOST_FINDINGS} more."] if len(lines) > _MOST_FINDINGS else []
-    return UserError("\n".join([*lines[:_MOST_FINDINGS], *more]))
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a finding is: its dotted name, the names that exist there, and the group assumed where several may be."""
-
-    name: str
-    known: list[str]
-    choice: tuple[str, str] | None
-
-    @staticmethod
-    def of(settings: type[Settings], path: tuple[int | str, ...]) -> _Place:
-        parts: list[str] = []
-        choice: tuple[str, str] | None = None
-        current: Any = settings
-        known: list[str] = []
-        for part in path:
-            chosen = [kind for kind in get_args(current) if getattr(kind, "__name__", None) == part]
-            if chosen:
-                choice, current = (".".join(parts), str(part)), chosen[0]
-                continue
-            fields = getattr(current, "model_fields", {})
-            known = sorted(fields)
-            parts.append(str(part))
-            current = fields[part].annotation if part in fields else None
-        return _Place(".".join(parts), known, choice)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 
 from clom.data.images import Images
 from clom.data.stream import Task
-from clom.experiments.catalogue import image_shape_of, read_experiment
+from clom.experiments.catalogue import size_of
 from clom.experiments.config import RunConfig
 from clom.learning.context import TrainingContext
 from clom.learning.learners.contrastive import ContrastiveSettings, SgdHeadSettings
@@ -33,37 +35,57 @@ class Rates:
     answers: float
 
 
-def estimate_seconds(config: RunConfig, rates: Rates) -> float:
+@dataclass(frozen=True)
+class Work:
+    """What there is to learn: the shape of an image, how many of them train and test, and in how many tasks."""
+
+    image_shape: tuple[int, int, int]
+    trained: float
+    tested: int
+    n_tasks: int
+
+
+def work_of(config: RunConfig, folder: Path | None = None) -> Work:
+    """Known from the experiment's file, or counted in its images, which are then read (from `folder`)."""
+    size, data = size_of(config.experiment), config.data
+    if size is None:
+        stream = data.stream(folder, config.seed)
+        trained = sum(len(task.train) for task in stream)
+        return Work(stream.image_shape, trained, sum(map(len, stream.tests)), len(stream))
+    available = min(size.train_per_class, data.train_per_class or size.train_per_class)
+    return Work(
+        config.image_shape(folder),
+        (1 - data.validation) * available * size.classes,
+        min(size.test_per_class, data.test_per_class or size.test_per_class) * size.classes,
+        size.classes // (data.classes_per_task or size.classes),
+    )
+
+
+def estimate_seconds(config: RunConfig, work: Work, rates: Rates) -> float:
     """Learning and evaluating all tasks once with CLOM. Left out: reading data, solving heads, calibration, files."""
-    size = read_experiment(config.experiment)["size"]
     learning = ClomSettings.model_validate(config.settings).learning
-    available = min(size["train_per_class"], config.data.train_per_class or size["train_per_class"])
-    trained = (1 - config.data.validation) * available * size["classes"]
-    tested = min(size["test_per_class"], config.data.test_per_class or size["test_per_class"]) * size["classes"]
-    n_tasks = size["classes"] // (config.data.classes_per_task or size["classes"])
     head = learning.head
     passes = head.plan.epochs if isinstance(head, SgdHeadSettings) else head.views
     seconds: float = learning.rotations * (
-        2 * trained * learning.plan.epochs / rates.features
-        + passes * trained / rates.head
-        + n_tasks * tested / rates.answers
+        2 * work.trained * learning.plan.epochs / rates.features
+        + passes * work.trained / rates.head
+        + work.n_tasks * work.tested / rates.answers
     )
     return seconds
 
 
-def measure(config: RunConfig) -> Rates:
+def measure(config: RunConfig, image_shape: Sequence[int]) -> Rates:
     """Let CLOM learn a few random images for a few steps, with as many images as take a noticeable but short time."""
     for n_images in _SIZES:
-        rates, longest = _measure(config, n_images)
+        rates, longest = _measure(config, image_shape, n_images)
         if longest > _LONG_ENOUGH:
             break
     return rates
 
 
-def _measure(config: RunConfig, n_images: int) -> tuple[Rates, float]:
+def _measure(config: RunConfig, shape: Sequence[int], n_images: int) -> tuple[Rates, float]:
     """The rates, and the seconds of a training step."""
     settings = _brief(ClomSettings.model_validate(config.settings), n_images)
-    shape = image_shape_of(config.experiment)
     method = Clom(config.net, settings, shape)
     method.open_task(LearnedTask("timing", ("a",)))
     images = Images(torch.zeros(n_images, *shape, dtype=torch.uint8), torch.zeros(n_images, dtype=torch.int64))

@@ -15,12 +15,12 @@ from pydantic import Field, ValidationError
 
 from clom.errors import UserError
 from clom.experiments.catalogue import Budget
-from clom.experiments.config import RunConfig, explain, resolve
+from clom.experiments.config import RunConfig, resolve
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.run import is_finished
 from clom.methods.registry import PAPER_METHODS
 from clom.plugins import loaded
-from clom.settings import Settings
+from clom.settings import Settings, explain
 
 
 class Block(Settings):

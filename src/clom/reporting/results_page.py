@@ -105,7 +105,7 @@ def _experiment(results: Results, experiment: str) -> list[str]:
 
 def _title(experiment: str) -> str:
     try:
-        return str(read_experiment(experiment)["title"])
+        return read_experiment(experiment).title
     except UserError:
         return "an experiment that this version does not have"
 

@@ -33,7 +33,7 @@ from clom.evaluation.metrics import Rejection, auc, aupr, fpr95, mean_auc, mean_
 from clom.evaluation.scorebook import Scorebook
 from clom.evaluation.task_prediction import Outcome, outcome
 from clom.experiments.analysis.task_outputs import OutputBook, unmet
-from clom.experiments.catalogue import read_experiment
+from clom.experiments.catalogue import experiment_names, read_experiment
 from clom.experiments.config import RunConfig
 from clom.experiments.run import read_finished
 from clom.files import write_atomically
@@ -174,13 +174,18 @@ def unmet_needs(method: str, left_out: Mapping[str, Sequence[str]]) -> str:
 
 def external_names(config: RunConfig, given: Sequence[str] | None) -> list[str]:
     """The sets asked for, or those of the experiment."""
-    names = list(dict.fromkeys(read_experiment(config.experiment).get("external", []) if given is None else given))
+    names = list(dict.fromkeys(_usual_external(config) if given is None else given))
     for name in names:
         if name not in catalog.names():
             raise unknown("data set", name, catalog.names())
         if name == config.data.set:
             raise UserError(f"'{name}' is what this run learned: an external set must hold other classes.")
     return names
+
+
+def _usual_external(config: RunConfig) -> Sequence[str]:
+    built_in = config.experiment in experiment_names()
+    return read_experiment(config.experiment).external if built_in else config.external
 
 
 def external_images(name: str, data: Path | None, image_shape: Sequence[int]) -> Images:

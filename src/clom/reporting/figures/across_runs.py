@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from clom.errors import UserError
-from clom.experiments.catalogue import read_experiment
+from clom.experiments.catalogue import size_of
 from clom.experiments.ledger import Row
 from clom.reporting.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, STYLE, panels, save
 from clom.reporting.paper.numbers import (
@@ -117,11 +117,13 @@ def draw_curves(results: Results, measure: Literal["til", "cil"], experiments: S
     with plt.rc_context(STYLE):
         figure, axes = panels(len(chosen), 4.6 if len(chosen) > 1 else 6.8, 4.4)
         for axis, experiment in zip(axes, chosen, strict=True):
-            classes = read_experiment(experiment)["size"]["classes"]
+            size = size_of(experiment)  # of an experiment of one's own only the tasks are known
             for method, curve in curves[experiment].items():
-                x = [classes * (task + 1) / len(curve.means) for task in range(len(curve.means))]
+                n_tasks = len(curve.means)
+                x = [(size.classes / n_tasks if size else 1) * (task + 1) for task in range(n_tasks)]
                 axis.plot(x, curve.means, **_look(method, curve.keeps_samples))
-            axis.set(title=experiment_label(experiment), xlabel="classes learned", ylabel=f"{measure.upper()} (%)")
+            learned = "classes" if size else "tasks"
+            axis.set(title=experiment_label(experiment), xlabel=f"{learned} learned", ylabel=f"{measure.upper()} (%)")
             axis.grid(alpha=0.25)
         looks = {m: _look(m, any(c[m].keeps_samples for c in curves.values() if m in c)) for m in methods}
         handles = [Line2D([], [], **looks[method], label=_curve_label(method, measure)) for method in methods]

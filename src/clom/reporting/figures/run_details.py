@@ -19,12 +19,11 @@ import torch
 from matplotlib import pyplot as plt
 from torch import Tensor
 
-from clom.data import catalog
 from clom.data.images import to_unit
 from clom.data.views import Augmentation, augment, rotate
 from clom.errors import UserError
 from clom.evaluation.metrics import auc_grid, max_logit, mean_auc
-from clom.experiments.catalogue import read_experiment
+from clom.experiments.config import resolve
 from clom.experiments.run import read_finished
 from clom.learning.loop import generator
 from clom.reporting.figures.style import BLACK, BLUE, RED, SKY, STYLE, panels, save
@@ -177,8 +176,8 @@ def _flower() -> Tensor:
 
 
 def _first_image(experiment: str, data: Path | None) -> Tensor:
-    name = read_experiment(experiment)["data"]["set"]
-    if not catalog.available(name, data):
-        raise UserError(f"The data set '{name}' is not on this machine. --data names another folder.")
-    image = to_unit(catalog.load(name, data).test.pixels[:1])
+    source = resolve(experiment).data
+    if not source.available(data):
+        raise UserError(f"The data set '{source.name}' is not on this machine. --data names another folder.")
+    image = to_unit(source.load(data).test.pixels[:1])
     return image.expand(-1, 3, -1, -1)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from clom.experiments.catalogue import experiment_names
 from clom.experiments.config import flatten, resolve
 from clom.experiments.ledger import Row
 from clom.reporting.paper.numbers import Number, Results, experiment_label, number_of
@@ -164,6 +165,8 @@ def _varied(results: Results, of_paper: list[str], names: set[str], methods: tup
 
 def _variants(results: Results, experiment: str, methods: Sequence[str], names: set[str]) -> list[Row]:
     """Runs that differ from the recipe in nothing but these settings."""
+    if experiment not in experiment_names():
+        return []  # a file of somebody's own, whose recipe the ledger does not tell
     return [
         row
         for row in (*results.rows, *results.derived)

@@ -43,10 +43,17 @@ def make_table(name: str, rows: Iterable[Row], budget: str = "cpu", experiments:
         raise unknown("table", name, TABLES)
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
-    for experiment in experiments:
-        if experiment not in experiment_names():
-            raise unknown("experiment", experiment, experiment_names())
+    rows = list(rows)
+    check_experiments(experiments, rows)
     return TABLES[name](Results(rows, budget), list(experiments))
+
+
+def check_experiments(wanted: Iterable[str], rows: Iterable[Row]) -> None:
+    """Refuse what is neither an experiment with a name nor in the ledger."""
+    known = {*experiment_names(), *(row.experiment for row in rows)}
+    for experiment in wanted:
+        if experiment not in known:
+            raise unknown("experiment", experiment, known)
 
 
 def _main(results: Results, chosen: list[str]) -> Table:

@@ -18,7 +18,7 @@ from clom.experiments.analysis.finished_run import FinishedRun, read_run
 from clom.files import write_atomically
 from clom.methods.registry import method_label
 from clom.reporting.paper.numbers import all_systems, reported
-from clom.reporting.report.sections import RunPage, decimal, percent, points, title_of, without_folders
+from clom.reporting.report.sections import RunPage, decimal, percent, points, without_folders
 from clom.reporting.report.svg import Charts
 
 
@@ -110,7 +110,7 @@ class Comparison:
         self.paper_rows = [row for page in pages for row in _paper_rows(page)]
         for experiment in dict.fromkeys(page.config.experiment for page in pages):
             runs = {page.name: page for page in pages if page.config.experiment == experiment}
-            title = title_of(experiment)
+            title = next(iter(runs.values())).title
             if len(runs) > 1:
                 self.curves.append((title, charts.runs({name: page.run.history for name, page in runs.items()})))
             if systems := all_systems(experiment):

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from clom.evaluation.metrics import auc_grid, max_logit
 from clom.experiments.analysis.finished_run import FinishedRun
 from clom.experiments.catalogue import experiment_names, read_experiment
+from clom.experiments.config import RunConfig
 from clom.methods.registry import method_label, method_title
 from clom.ood.rejection import FALSE_REJECTION
 from clom.reporting.report import examples
@@ -54,9 +55,11 @@ def without_folders(value: Any) -> Any:
     return value
 
 
-def title_of(experiment: str) -> str:
-    """What an experiment is; its name, if this program does not know it any more."""
-    return str(read_experiment(experiment)["title"]) if experiment in experiment_names() else experiment
+def title_of(config: RunConfig) -> str:
+    """What the experiment is; its name, if this program does not know it any more."""
+    if config.title is not None:
+        return config.title
+    return read_experiment(config.experiment).title if config.experiment in experiment_names() else config.experiment
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -98,7 +101,7 @@ class RunPage:
         self.run, self.name, self.anchor = run, name, anchor
         self.config, self.summary, self.last = run.config, run.summary, run.last
         self.method = method_label(run.config.method)
-        self.title = title_of(run.config.experiment)
+        self.title = title_of(run.config)
         self.n_tasks = len(run.tasks)
         self.n_classes = sum(map(len, run.class_names))
         self.numbers = [str(task + 1) for task in range(self.n_tasks)]

@@ -1,0 +1,83 @@
+"""What holds where an experiment says nothing: a method's recipe, and a network that suits the size of the images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clom.errors import UserError
+from clom.experiments.catalogue import BUDGETS, Budget, Experiment, read_recipe
+from clom.experiments.plain_yaml import read_yaml
+from clom.settings import merged
+
+_TINY, _SMALL = 17, 28  # pixels up to which a network of few layers is enough
+
+
+def recipe_for(method: str, experiment: Experiment, budget: Budget) -> dict[str, Any]:
+    """From general to special: for all experiments, then for this one; for all budgets, then for this one.
+
+    An experiment that is not built in has the part `other`, and may bring settings of its own.
+    """
+    part = experiment.name if experiment.built_in else "other"
+    settings = _at_budget(read_recipe(method), ("default", part), budget)
+    return merged(settings, recipe_settings(experiment.recipe.get(method, {}), experiment, budget))
+
+
+def recipe_settings(recipe: Mapping[str, Any], experiment: Experiment, budget: Budget) -> dict[str, Any]:
+    """What a recipe that somebody wrote says: by experiment and budget, by budget alone, or a plain tree of settings.
+
+    By experiment it is laid out as the built-in ones are: `default`, `other` and names of experiments, each with `all`
+    and names of budgets.
+    """
+    if recipe and all(_is_by_budget(part) for part in recipe.values()):
+        named = experiment.name if experiment.built_in or experiment.name in recipe else "other"
+        return _at_budget(recipe, ("default", named), budget)
+    return _at_budget({"": recipe}, ("",), budget) if _is_by_budget(recipe) else merged(recipe, {})
+
+
+def read_recipe_file(path: Path) -> dict[str, Any]:
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold settings of a method, for example 'learning: {{plan: {{epochs: 10}}}}'.")
+    return content
+
+
+def _at_budget(recipe: Mapping[str, Any], parts: tuple[str, ...], budget: Budget) -> dict[str, Any]:
+    settings = dict[str, Any]()
+    for part in parts:
+        for amount in ("all", budget):
+            settings = merged(settings, recipe.get(part, {}).get(amount, {}))
+    return settings
+
+
+def _is_by_budget(part: Any) -> bool:
+    return (
+        isinstance(part, Mapping)
+        and bool(part)
+        and set(part) <= {"all", *BUDGETS}
+        and all(isinstance(settings, Mapping) for settings in part.values())
+    )
+
+
+def network_for(pixels: int | None, budget: Budget) -> dict[str, Any]:
+    """As in the built-in experiments with images of about this size: of digits, of MNIST, of CIFAR-10."""
+    if pixels is not None and pixels <= _TINY:
+        return {
+            "kind": "alexnet",
+            "channels": [64, 64, 128],
+            "kernels": [3, 3, 2],
+            "paddings": [1, 1, 0],
+            "pools": [2, 2, 1],
+            "hidden": 256,
+            "dropout": [0.0, 0.0],
+        }
+    if pixels is not None and pixels <= _SMALL:
+        of_budget: dict[Budget, dict[str, Any]] = {
+            "smoke": {"channels": [16, 32, 32], "hidden": 64, "dropout": [0.0, 0.0]},
+            "cpu": {"channels": [32, 64, 128], "hidden": 512, "dropout": [0.0, 0.0]},
+            "paper": {},
+        }
+        return {"kind": "alexnet", **of_budget[budget]}
+    of_budget = {"smoke": {"width": 8}, "cpu": {"width": 16, "stem_stride": 2}, "paper": {"width": 64}}
+    return {"kind": "resnet18", **of_budget[budget]}
