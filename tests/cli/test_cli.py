@@ -346,8 +346,8 @@ def test_doctor(clom: Clom, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) ->
     estimate = pytest.importorskip("clom.experiments.estimate", reason="doctor is not there yet")
     if find_spec("clom.cli.doctor") is None:
         pytest.skip("doctor is not there yet")
-    monkeypatch.setattr(estimate, "measure", lambda config: None)
-    monkeypatch.setattr(estimate, "estimate_seconds", lambda config, rates: 7200.0)
+    monkeypatch.setattr(estimate, "measure", lambda config, shape: None)
+    monkeypatch.setattr(estimate, "estimate_seconds", lambda config, work, rates: 7200.0)
     mnist(elsewhere / "data")
     outcome = clom("doctor", "--data", str(elsewhere / "data"))
     assert outcome.code == 0, outcome.err

@@ -91,13 +91,17 @@ def resolve(
         raise unknown("budget", budget, BUDGETS)
     amount: Budget = budget
     maker = method_class(method)
-    settings = merged(recipe_for(maker.name, found, amount), recipe_settings(recipe or {}, found, amount))
+    for name in found.recipe:
+        METHODS.entry(name)  # refuses what is unknown, with a suggestion
+    settings = merged(recipe_for(maker.name, method, found, amount), recipe_settings(recipe or {}, found, amount))
     given = [*method_info(method).preset, *(overrides or {}).items()]
     source = _checked(DataSettings, _with_overrides("data", _file_data(found, amount), given), "data.").settled()
     if source.set is not None:
         catalog.SETS.entry(source.set)  # refuses what is unknown, with a suggestion
     # The same network for everyone, unless a system was published with one of its own.
     net = settings.pop("net", None) or found.at(amount).net or found.net or network_for(_pixels(source, found), amount)
+    if not isinstance(net, Mapping):
+        raise UserError(f"A recipe's net is a group of settings, for example {{kind: resnet18}}, not {net!r:.100}.")
     net = _with_overrides("net", merged(net, {}), given)
     for name, value in given:
         if name.partition(".")[0] not in ("data", "net"):

@@ -14,14 +14,17 @@ from clom.settings import merged
 _TINY, _SMALL = 17, 28  # pixels up to which a network of few layers is enough
 
 
-def recipe_for(method: str, experiment: Experiment, budget: Budget) -> dict[str, Any]:
+def recipe_for(method: str, variant: str, experiment: Experiment, budget: Budget) -> dict[str, Any]:
     """From general to special: for all experiments, then for this one; for all budgets, then for this one.
 
-    An experiment that is not built in has the part `other`, and may bring settings of its own.
+    An experiment that is not built in has the part `other`, and may bring settings of its own, for the method and for
+    the `variant` of it that is run.
     """
     part = experiment.name if experiment.built_in else "other"
     settings = _at_budget(read_recipe(method), ("default", part), budget)
-    return merged(settings, recipe_settings(experiment.recipe.get(method, {}), experiment, budget))
+    for name in dict.fromkeys((method, variant)):
+        settings = merged(settings, recipe_settings(experiment.recipe.get(name, {}), experiment, budget))
+    return settings
 
 
 def recipe_settings(recipe: Mapping[str, Any], experiment: Experiment, budget: Budget) -> dict[str, Any]:
