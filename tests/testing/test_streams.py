@@ -11,7 +11,7 @@ import torch
 from clom.data import catalog
 from clom.data.images import DataSet, Images
 from clom.data.stream import Stream, Task
-from clom.experiments.catalogue import BUDGETS, experiment_names, image_shape_of
+from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.config import resolve
 from clom.testing import check_stream, tiny_stream
 
@@ -31,7 +31,7 @@ CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "cifar100": 100, "tiny-imag
 @pytest.mark.parametrize("experiment", experiment_names())
 def test_every_experiment(experiment: str, budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = resolve(experiment, budget=budget)
-    shape = image_shape_of(experiment)
+    shape = config.image_shape()
     if config.data.set != "digits":
         monkeypatch.setattr(catalog, "load", lambda name, folder=None: made_up(shape, CLASSES[name]))
     stream = config.data.stream(None, 0)
