@@ -14,7 +14,6 @@ import torch
 
 from clom.data.stream import Stream
 from clom.evaluation.scorebook import Scorebook
-from clom.experiments.catalogue import image_shape_of
 from clom.experiments.config import resolve
 from clom.learning.context import TrainingContext
 from clom.learning.progress import Progress
@@ -45,7 +44,8 @@ def stream() -> Stream:
 
 
 def make(name: str, device: torch.device) -> Method:
-    return resolve(EXPERIMENT, name, "smoke", 0, SMALL).make_method(image_shape_of(EXPERIMENT)).to(device)
+    config = resolve(EXPERIMENT, name, "smoke", 0, SMALL)
+    return config.make_method(config.image_shape()).to(device)
 
 
 def check_same(one: Method, other: Method, stream: Stream) -> None:
