@@ -109,13 +109,9 @@ def test_the_version_is_written_once_and_read_without_torch(pyproject: dict[str,
     assert machine.describe()["packages"]["clom"] == clom.__version__, "ledgers compare it under this key"
 
 
-def test_every_data_file_is_packaged(pyproject: dict[str, Any]) -> None:
+def test_every_file_is_packaged(pyproject: dict[str, Any]) -> None:
     patterns = pyproject["tool"]["setuptools"]["package-data"]["clom"]
-    packaged = {path for pattern in patterns for path in SOURCE.glob(pattern)}
-    assert {path for path in SOURCE.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}} == packaged
-    assert SOURCE / "reporting" / "paper" / "paper.json" in packaged
-
-
-def test_every_folder_of_modules_is_a_package() -> None:
-    folders = {path.parent for path in SOURCE.rglob("*.py")}
-    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+    data = {path for pattern in patterns for path in SOURCE.glob(pattern) if path.is_file()}
+    modules = {path for path in SOURCE.rglob("*.py") if (path.parent / "__init__.py").is_file()}
+    assert SOURCE / "reporting" / "paper" / "paper.json" in data
+    assert {path for path in SOURCE.rglob("*") if path.is_file() and path.suffix != ".pyc"} == data | modules

@@ -1,4 +1,7 @@
-"""`clom demo`: the main job on embedded data."""
+"""`clom demo`: the main job on embedded data.
+
+Tested by tests/cli/test_report.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`clom doctor`: what this machine can do."""
+"""`clom doctor`: what this machine can do.
+
+Tested by tests/cli/test_cli.py.
+"""
 
 from __future__ import annotations
 

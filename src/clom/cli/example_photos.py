@@ -1,4 +1,7 @@
-"""`clom example-photos`: pictures to try the photo commands with."""
+"""`clom example-photos`: pictures to try the photo commands with.
+
+Tested by tests/cli/test_photos.py.
+"""
 
 from __future__ import annotations
 

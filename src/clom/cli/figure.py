@@ -1,4 +1,7 @@
-"""`clom figure`: the paper's figures from the ledger, and pictures of finished runs."""
+"""`clom figure`: the paper's figures from the ledger, and pictures of finished runs.
+
+Tested by tests/reporting/figures/test_across_runs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`clom forget`: remove a task from a model."""
+"""`clom forget`: remove a task from a model.
+
+Tested by tests/cli/test_photos.py.
+"""
 
 from __future__ import annotations
 

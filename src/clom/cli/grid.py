@@ -1,4 +1,7 @@
-"""`clom grid`: a list of runs, one after another or several at once."""
+"""`clom grid`: a list of runs, one after another or several at once.
+
+Tested by tests/experiments/test_grid.py.
+"""
 
 from __future__ import annotations
 

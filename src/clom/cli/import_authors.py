@@ -1,4 +1,7 @@
-"""`clom import-authors`: the published checkpoints as model files."""
+"""`clom import-authors`: the published checkpoints as model files.
+
+Tested by tests/cli/test_cli.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`clom inspect`: what a model knows."""
+"""`clom inspect`: what a model knows.
+
+Tested by tests/cli/test_photos.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`clom learn`: teach a model a folder of photos."""
+"""`clom learn`: teach a model a folder of photos.
+
+Tested by tests/cli/test_photos.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`clom list`: what there is."""
+"""`clom list`: what there is.
+
+Tested by tests/cli/test_cli.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`clom predict`: what is on photos."""
+"""`clom predict`: what is on photos.
+
+Tested by tests/cli/test_photos.py.
+"""
 
 from __future__ import annotations
 

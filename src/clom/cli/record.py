@@ -1,4 +1,7 @@
-"""`clom record`: finished runs into the ledger."""
+"""`clom record`: finished runs into the ledger.
+
+Tested by tests/experiments/test_earlier_run.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`clom results`: the page of results from the ledger."""
+"""`clom results`: the page of results from the ledger.
+
+Tested by tests/reporting/test_results_page.py.
+"""
 
 from __future__ import annotations
 

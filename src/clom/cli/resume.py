@@ -1,4 +1,7 @@
-"""`clom resume`: the rest of an interrupted run."""
+"""`clom resume`: the rest of an interrupted run.
+
+Tested by tests/cli/test_cli.py.
+"""
 
 from __future__ import annotations
 

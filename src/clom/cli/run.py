@@ -1,4 +1,7 @@
-"""`clom run`: one experiment, one method, one seed."""
+"""`clom run`: one experiment, one method, one seed.
+
+Tested by tests/cli/test_cli.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`clom table`: the paper's tables from the ledger."""
+"""`clom table`: the paper's tables from the ledger.
+
+Tested by tests/reporting/paper/test_tables.py.
+"""
 
 from __future__ import annotations
 

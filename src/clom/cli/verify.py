@@ -1,4 +1,7 @@
-"""`clom verify`: proof that nothing was forgotten."""
+"""`clom verify`: proof that nothing was forgotten.
+
+Tested by tests/cli/test_photos.py.
+"""
 
 from __future__ import annotations
 

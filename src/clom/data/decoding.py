@@ -1,6 +1,8 @@
 """From the bytes of a picture, whoever made them, to a square of colours. Bounded memory, and no program is ever run.
 
 Nothing here needs torch, so that a small process of its own can decode what strangers send.
+
+Tested by tests/data/test_folders.py.
 """
 
 from __future__ import annotations

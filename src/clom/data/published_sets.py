@@ -1,4 +1,7 @@
-"""The published data sets: which files each consists of, how they are read, and where they can be downloaded."""
+"""The published data sets: which files each consists of, how they are read, and where they can be downloaded.
+
+Tested by tests/data/test_catalog.py.
+"""
 
 from __future__ import annotations
 

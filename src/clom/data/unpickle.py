@@ -4,6 +4,8 @@ A pickle is a little program that may call any function it can name. Here it can
 of ours that only records plain data; not even numpy's own reconstruction code sees bytes that were not checked first.
 It may not run for ever either: its length is limited, and nothing is hashed or written out that may hold itself a
 million times over.
+
+Tested by tests/data/test_formats.py.
 """
 
 from __future__ import annotations

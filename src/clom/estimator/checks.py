@@ -1,4 +1,7 @@
-"""What the estimator refuses, and what it then says. As scikit-learn wants it: when data arrive, by `ValueError`."""
+"""What the estimator refuses, and what it then says. As scikit-learn wants it: when data arrive, by `ValueError`.
+
+Tested by tests/estimator/test_classifier.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a method is set to for data that no recipe knows: by the kind of images and how long a task may take."""
+"""What a method is set to for data that no recipe knows: by the kind of images and how long a task may take.
+
+Tested by tests/estimator/test_classifier.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How often a task predictor finds the task, and how often the class is right as well."""
+"""How often a task predictor finds the task, and how often the class is right as well.
+
+Tested by tests/ood/test_predictors.py.
+"""
 
 from __future__ import annotations
 

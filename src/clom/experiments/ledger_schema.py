@@ -1,4 +1,7 @@
-"""What a line of the ledger may hold: tables, figures and pages rely on it."""
+"""What a line of the ledger may hold: tables, figures and pages rely on it.
+
+Tested by tests/experiments/test_ledger.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is needed to repeat a run besides its settings: where, with what, on which data, by which command."""
+"""What is needed to repeat a run besides its settings: where, with what, on which data, by which command.
+
+Tested by tests/experiments/test_run_resume.py.
+"""
 
 from __future__ import annotations
 

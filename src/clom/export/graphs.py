@@ -1,4 +1,7 @@
-"""A model as one graph of plain operations: bytes in, calibrated scores out, nothing of this package inside."""
+"""A model as one graph of plain operations: bytes in, calibrated scores out, nothing of this package inside.
+
+Tested by tests/export/test_onnx.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""HAT = HardAttention x CrossEntropy (Serra et al. 2018): the same masks as CLOM, an ordinary classifier per task."""
+"""HAT = HardAttention x CrossEntropy (Serra et al. 2018): the same masks as CLOM, an ordinary classifier per task.
+
+Tested by tests/methods/families/test_masked.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""NCM: the nearest class mean on frozen features, as in iCaRL (Rebuffi et al. 2017), but of all training images."""
+"""NCM: the nearest class mean on frozen features, as in iCaRL (Rebuffi et al. 2017), but of all training images.
+
+Tested by tests/methods/families/test_frozen.py.
+"""
 
 from __future__ import annotations
 

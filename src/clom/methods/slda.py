@@ -2,6 +2,8 @@
 
 The published covariance weighs its samples by when they came; ours is the pooled covariance of all samples so far,
 which does not depend on their order and is what the published one tends to.
+
+Tested by tests/methods/families/test_frozen.py.
 """
 
 from __future__ import annotations

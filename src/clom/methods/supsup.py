@@ -1,4 +1,7 @@
-"""SupSup = Supermask x CrossEntropy, and SupSup (OOD in CLOM) = Supermask x RotationContrastive."""
+"""SupSup = Supermask x CrossEntropy, and SupSup (OOD in CLOM) = Supermask x RotationContrastive.
+
+Tested by tests/methods/families/test_masked.py.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ stay equal. Without a process group all this is the plain computation.
 
 The backward pass of a rank gives the gradient of the sum of all ranks' losses with respect to its own copy of the
 weights. These losses are equal, so the mean of the ranks' gradients is the gradient of one process.
+
+Tested by tests/learning/test_distributed.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Below which score an image does not belong to a task, for programs that have nothing but the scores."""
+"""Below which score an image does not belong to a task, for programs that have nothing but the scores.
+
+Tested by tests/export/test_onnx.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How long learning will take: a copy of the method takes the first steps, the rest is counted."""
+"""How long learning will take: a copy of the method takes the first steps, the rest is counted.
+
+Tested by tests/photos/test_teach.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The routes: what the page and other programs can ask for."""
+"""The routes: what the page and other programs can ask for.
+
+Tested by tests/serve/answers/test_answers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From a request with pictures and labels to a lesson that has begun."""
+"""From a request with pictures and labels to a lesson that has begun.
+
+Tested by tests/serve/lessons/test_lessons.py.
+"""
 
 from __future__ import annotations
 

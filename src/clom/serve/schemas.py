@@ -1,4 +1,7 @@
-"""What the API takes and gives, as its documentation shows it."""
+"""What the API takes and gives, as its documentation shows it.
+
+Tested by tests/serve/answers/test_answers.py.
+"""
 
 from __future__ import annotations
 

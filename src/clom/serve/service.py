@@ -1,4 +1,7 @@
-"""All parts of the server together, from start to end."""
+"""All parts of the server together, from start to end.
+
+Tested by tests/serve/answers/test_answers.py.
+"""
 
 from __future__ import annotations
 

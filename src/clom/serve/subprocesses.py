@@ -1,4 +1,7 @@
-"""Work in a process of its own: its lines of JSON as they come, and its end whenever ours comes."""
+"""Work in a process of its own: its lines of JSON as they come, and its end whenever ours comes.
+
+Tested by tests/serve/lessons/test_lessons.py.
+"""
 
 from __future__ import annotations
 

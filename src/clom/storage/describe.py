@@ -1,4 +1,7 @@
-"""What there is to know about a model file, as plain data."""
+"""What there is to know about a model file, as plain data.
+
+Tested by tests/photos/test_teach.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a finished run's task models compute for any images: computed once, then read from the run's folder."""
+"""What a finished run's task models compute for any images: computed once, then read from the run's folder.
+
+Tested by tests/experiments/analysis/test_ood_scores.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How one task is learned, whatever protects the tasks before it."""
+"""How one task is learned, whatever protects the tasks before it.
+
+Tested by tests/learning/learners/test_contrastive.py.
+"""
 
 from __future__ import annotations
 

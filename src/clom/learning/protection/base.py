@@ -1,4 +1,7 @@
-"""What every protection offers to learners and methods."""
+"""What every protection offers to learners and methods.
+
+Tested by tests/learning/protection/test_hard_attention.py.
+"""
 
 from __future__ import annotations
 

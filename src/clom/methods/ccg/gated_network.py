@@ -1,4 +1,7 @@
-"""Networks whose channels are switched on and off for each image by small gate networks, one per layer and task."""
+"""Networks whose channels are switched on and off for each image by small gate networks, one per layer and task.
+
+Tested by tests/methods/ccg/test_method.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A generator for one task's images: Wasserstein GAN with gradient penalty (Gulrajani et al. 2017)."""
+"""A generator for one task's images: Wasserstein GAN with gradient penalty (Gulrajani et al. 2017).
+
+Tested by tests/methods/ccg/test_method.py.
+"""
 
 from __future__ import annotations
 

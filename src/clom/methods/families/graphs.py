@@ -3,6 +3,8 @@
 A masked task's graph is its compact sub-network, run on all rotations as one batch. Rotation r reads block r of the
 head and the blocks are averaged (Eq. 6), so the graph holds one matrix of the head for each rotation. A frozen
 pretrained network is the same for all tasks and runs once.
+
+Tested by tests/export/test_onnx.py.
 """
 
 from __future__ import annotations

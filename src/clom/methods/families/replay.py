@@ -1,4 +1,7 @@
-"""What systems with exemplars share: a memory of ranked images, its quota, and the data a new task is trained on."""
+"""What systems with exemplars share: a memory of ranked images, its quota, and the data a new task is trained on.
+
+Tested by tests/methods/test_baselines.py.
+"""
 
 from __future__ import annotations
 

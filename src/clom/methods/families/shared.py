@@ -1,4 +1,7 @@
-"""The family of systems with one network and one growing head for all tasks: blocks are slices of its outputs."""
+"""The family of systems with one network and one growing head for all tasks: blocks are slices of its outputs.
+
+Tested by tests/methods/test_baselines.py.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@
 | `auc-grid` | how well each task's model tells its own images from every other task's |
 | `scores` | the scores behind that, own images and others |
 | `augmentations` | what every augmentation does to an image (the paper's appendix) |
+
+Tested by tests/reporting/figures/test_across_runs.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Colours are Okabe and Ito's, told apart by colour-blind readers; every line has a marker of its own and every heat map
 gets darker with its numbers, so that print in black and white says the same.
+
+Tested by tests/reporting/figures/test_run_overview.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The paper's ablation tables: runs of CLOM that differ from the recipe in nothing but the setting in question."""
+"""The paper's ablation tables: runs of CLOM that differ from the recipe in nothing but the setting in question.
+
+Tested by tests/reporting/paper/test_tables.py.
+"""
 
 from __future__ import annotations
 

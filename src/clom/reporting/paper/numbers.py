@@ -1,4 +1,7 @@
-"""Our numbers and the paper's, asked for in the same words. Ours are of the ledger, the paper's of `paper.json`."""
+"""Our numbers and the paper's, asked for in the same words. Ours are of the ledger, the paper's of `paper.json`.
+
+Tested by tests/reporting/paper/test_tables.py.
+"""
 
 from __future__ import annotations
 

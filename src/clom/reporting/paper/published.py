@@ -1,4 +1,7 @@
-"""The numbers that the paper prints, from `paper.json`."""
+"""The numbers that the paper prints, from `paper.json`.
+
+Tested by tests/reporting/paper/test_tables.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A table as text: Markdown, LaTeX (booktabs, multirow) or CSV. A dash where nothing was measured."""
+"""A table as text: Markdown, LaTeX (booktabs, multirow) or CSV. A dash where nothing was measured.
+
+Tested by tests/reporting/paper/test_tables.py.
+"""
 
 from __future__ import annotations
 

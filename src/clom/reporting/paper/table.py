@@ -1,4 +1,7 @@
-"""What a table of the paper is made of, before it is rendered."""
+"""What a table of the paper is made of, before it is rendered.
+
+Tested by tests/reporting/paper/test_tables.py.
+"""
 
 from __future__ import annotations
 

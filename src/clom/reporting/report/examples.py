@@ -3,6 +3,8 @@
 An image is rejected if its largest calibrated score, which decides its class, is too low among those of the tasks' own
 validation images (`clom.ood.rejection`). Shown images are spread evenly over those of their kind: neither the nicest
 nor the worst are picked.
+
+Tested by tests/reporting/report/test_page.py.
 """
 
 from __future__ import annotations

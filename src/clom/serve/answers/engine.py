@@ -1,4 +1,7 @@
-"""Answers: questions that arrive within milliseconds are computed as one batch, and the model can be exchanged."""
+"""Answers: questions that arrive within milliseconds are computed as one batch, and the model can be exchanged.
+
+Tested by tests/serve/answers/test_answers.py.
+"""
 
 from __future__ import annotations
 

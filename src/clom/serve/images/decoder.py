@@ -2,6 +2,8 @@
 
 It is told on its input: side of the square, number of bytes, the bytes; it answers with a status, a number of bytes,
 and those: the square `[side, side, 3]`, or what is wrong. It ends when its input does.
+
+Tested by tests/serve/images/test_decoder_pool.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Lessons: one at a time, with progress that anybody can follow, and nothing lost when they end early."""
+"""Lessons: one at a time, with progress that anybody can follow, and nothing lost when they end early.
+
+Tested by tests/serve/lessons/test_lessons.py.
+"""
 
 from __future__ import annotations
 

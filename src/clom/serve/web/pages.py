@@ -1,4 +1,7 @@
-"""The files of the page, and the report beside the model. All of them are known before any request comes."""
+"""The files of the page, and the report beside the model. All of them are known before any request comes.
+
+Tested by tests/serve/test_security.py.
+"""
 
 from __future__ import annotations
 
