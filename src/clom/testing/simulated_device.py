@@ -8,6 +8,8 @@ the CPU with one of the device raises an error that names the operation, as CUDA
     model = clom.make_method("clom", "digits-5t", device=device)
 
 It relies on an experimental interface of torch (2.13) and is meant for tests alone.
+
+Tested by tests/methods/test_devices.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,49 @@
+"""Torch's random states are restored, whatever is drawn in between."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from clom.learning.random_states import fork_random_states, get_random_states, set_random_states
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("device", [None, CPU])
+def test_drawing_goes_on_where_it_was(device: torch.device | None) -> None:
+    states = get_random_states(device)
+    first = torch.rand(3)
+    set_random_states(states, device)
+    assert torch.equal(torch.rand(3), first)
+
+
+def test_what_is_drawn_inside_disturbs_nobody() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(2)
+    torch.manual_seed(1)
+    with fork_random_states():
+        torch.manual_seed(7)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_an_accelerator_has_a_state_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = torch.tensor([5], dtype=torch.uint8)
+
+    def set_state(value: Tensor, device: torch.device) -> None:
+        state.copy_(value)
+
+    generator = SimpleNamespace(get_rng_state=lambda device: state.clone(), set_rng_state=set_state)
+    monkeypatch.setattr(torch, "xpu", generator)
+    device = torch.device("xpu")
+    states = get_random_states(device)
+    assert isinstance(states, list)
+    state.fill_(9)
+    set_random_states(states, device)
+    assert state.item() == 5
+    state.fill_(9)
+    set_random_states(get_random_states(CPU), device)
+    assert state.item() == 9, "a state of the CPU alone does not touch it"
