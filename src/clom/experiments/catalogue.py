@@ -8,6 +8,8 @@
 
 The entry point's value names a package: its folder `experiments/`, or else the package's own, holds the files. Paths in
 a file are relative to it. Nothing heavy is loaded here.
+
+Tested by tests/experiments/test_config.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What holds where an experiment says nothing: a method's recipe, and a network that suits the size of the images."""
+"""What holds where an experiment says nothing: a method's recipe, and a network that suits the size of the images.
+
+Tested by tests/experiments/test_config.py.
+"""
 
 from __future__ import annotations
 
