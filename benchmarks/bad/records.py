@@ -36,6 +36,7 @@ from clom.reporting.paper.tables import TABLES, check_rows, make_table
 from clom.reporting.report.page import write_report
 from clom.reporting.results_page import render_digest, render_page
 from clom.storage.model_file import save_model
+from clom.storage.score_file import write_scores
 from clom.storage.tensors import read_tensors
 
 _NESTED = "[" * 100_000 + "]" * 100_000
@@ -64,7 +65,7 @@ def run_files() -> Mapping[str, bytes]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "metrics.jsonl").write_text(lines)
-        (folder / "scores.safetensors").write_bytes(to_bytes(book.state()))
+        write_scores(folder / "scores.safetensors", book.all_blocks())
         (folder / "environment.json").write_text(json.dumps(machine.describe()))
         save_model(folder / "model.safetensors", method)
         execute(config(), stream(), folder)

@@ -34,8 +34,7 @@ def book_of(blocks_by_test: list[list[Tensor]], labels: list[Tensor]) -> Scorebo
     """A filled scorebook without a method: `blocks_by_test[test][model]`."""
     tests = [Images(torch.zeros(len(right), 1, 1, 1, dtype=torch.uint8), right) for right in labels]
     book = Scorebook(tests)
-    state = {f"{model}.{test}": block for test, row in enumerate(blocks_by_test) for model, block in enumerate(row)}
-    book.restore(state, len(tests))
+    book.restore(blocks_by_test)
     return book
 
 

@@ -75,7 +75,11 @@ def learn(case: str) -> dict[str, Any]:
     for task in tasks:
         method.learn(task, TrainingContext(look))
         book.update(method)
-    return {"gradients": gradients, "numbers": dict(method.state_dict()), "scores": book.state()}
+    return {"gradients": gradients, "numbers": dict(method.state_dict()), "scores": _by_pair(book)}
+
+
+def _by_pair(book: Scorebook) -> dict[str, Tensor]:
+    return {f"{model}.{test}": b for test, row in enumerate(book.all_blocks()) for model, b in enumerate(row)}
 
 
 def stream() -> Stream:

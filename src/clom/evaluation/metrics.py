@@ -163,7 +163,7 @@ def rejection(validation: Tensor, test: Tensor, external: Mapping[str, Tensor], 
 
 def evaluate(book: Scorebook, calibrations: Mapping[str, Affine]) -> Evaluation:
     """Everything about the tasks learned so far, for every calibration, from the scores that are there."""
-    raw = [book.blocks(test) for test in range(book.n_tasks)]
+    raw = book.all_blocks()
     til = [answers(raw[test], book.labels(test), test).til for test in range(book.n_tasks)]
     ways = {name: _class_incremental(book, [way(blocks) for blocks in raw]) for name, way in calibrations.items()}
     return Evaluation(book.n_tasks, _mean(torch.cat(til)), [_mean(right) for right in til], ways)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -50,25 +50,14 @@ class Scorebook:
         """The right classes of one test set, counted within its task."""
         return self.tests[test].labels
 
-    def state(self) -> dict[str, Tensor]:
-        return {f"{model}.{test}": block.contiguous() for (model, test), block in self._scores.items()}
+    def all_blocks(self) -> list[Blocks]:
+        """`blocks` of every test set."""
+        return [self.blocks(test) for test in range(self.n_tasks)]
 
-    def restore(self, state: Mapping[str, Tensor], n_tasks: int) -> None:
-        """Take back what `state` gave after `n_tasks` tasks; what does not fit the test sets is an error, not a wrong
-        number. Scores of later tasks are left: their models are not there yet.
-        """
-        for name, block in state.items():
-            model, _, test = name.partition(".")
-            if not (model.isdecimal() and test.isdecimal() and int(test) < len(self.tests)) or (
-                block.shape[:1] != self.tests[int(test)].labels.shape or block.ndim != 2
-            ):
-                raise _foreign()
-            if int(model) < n_tasks and int(test) < n_tasks:
-                self._scores[int(model), int(test)] = block
-        if len(self._scores) != n_tasks**2:
-            raise _foreign()
-        self.n_tasks = n_tasks
-
-
-def _foreign() -> UserError:
-    return UserError("The stored scores do not belong to these test images. Start the run anew.")
+    def restore(self, blocks: Sequence[Blocks]) -> None:
+        """Take back what `all_blocks` gave: `[test][model]`. Scores of other test images are refused."""
+        for test, row in enumerate(blocks):
+            if test >= len(self.tests) or any(len(block) != len(self.tests[test]) for block in row):
+                raise UserError("The stored scores do not belong to these test images. Start the run anew.")
+        self.n_tasks = len(blocks)
+        self._scores = {(model, test): block for test, row in enumerate(blocks) for model, block in enumerate(row)}

@@ -45,7 +45,7 @@ from clom.methods.families.base import Method
 from clom.stopping import StopRequest
 from clom.storage.checkpoints import GO_ON, SECONDS, CheckpointFolder
 from clom.storage.model_file import load_model, save_model
-from clom.storage.tensors import read_tensors, to_bytes
+from clom.storage.score_file import read_scores, write_scores
 
 
 @dataclass(frozen=True)
@@ -168,14 +168,14 @@ def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, 
     if not (folder / "model.safetensors").exists():
         return config.make_method(stream.image_shape), book, []
     method = load_model(folder / "model.safetensors")
-    book.restore(read_tensors(folder / "scores.safetensors")[0], len(method.tasks))
+    book.restore(read_scores(folder / "scores.safetensors", [task.n_classes for task in method.tasks]))
     return method, book, read_results(folder / "metrics.jsonl", len(method.tasks))
 
 
 def _save(folder: Path, method: Method, book: Scorebook, results: list[TaskResult]) -> None:
     """The model last: the other two may be ahead of it after an interruption, which does no harm."""
     write_atomically(folder / "metrics.jsonl", "".join(result.to_line() for result in results).encode())
-    write_atomically(folder / "scores.safetensors", to_bytes(book.state(), {}))
+    write_scores(folder / "scores.safetensors", book.all_blocks())
     save_model(folder / "model.safetensors", method)
 
 

@@ -46,7 +46,7 @@ def test_scores_of_another_run_are_refused(folder: Path) -> None:
     for problem, changed in {
         "holds no scores": {name: value for name, value in tensors.items() if name != "0.4"},
         "have shapes": {**tensors, "0.4": tensors["0.4"][:3]},
-        "no numbers": {**tensors, "0.4": tensors["0.4"] * float("nan")},
+        "NaN": {**tensors, "0.4": tensors["0.4"] * float("nan")},
     }.items():
         path.write_bytes(to_bytes(changed, header))
         with pytest.raises(UserError, match=problem):

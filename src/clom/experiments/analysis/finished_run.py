@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation
 from clom.experiments.analysis.task_outputs import OutputBook
@@ -20,7 +18,7 @@ from clom.files import parse_json, read_text
 from clom.learning.calibration import Affine
 from clom.methods.families.base import Blocks, Method
 from clom.storage.model_file import load_model
-from clom.storage.tensors import read_tensors
+from clom.storage.score_file import read_scores
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def read_run(folder: Path) -> FinishedRun:
         _json(folder / "summary.json"),
         tasks,
         method,
-        _blocks(folder / "scores.safetensors", method),
+        read_scores(folder / "scores.safetensors", [task.n_classes for task in method.tasks]),
         {name: blocks for name, blocks in external.items() if blocks is not None},
         None if any(blocks is None for blocks in validation) else [blocks for blocks in validation if blocks],
         scores,
@@ -104,20 +102,3 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it should hold names and values.")
     return content
-
-
-def _blocks(path: Path, method: Method) -> list[Blocks]:
-    """By test set and task model; the number of images is not known without the data, but must be one per set."""
-    stored = read_tensors(path)[0]
-    tasks = range(len(method.tasks))
-    try:
-        rows: list[list[Tensor]] = [[stored[f"{model}.{test}"] for model in tasks] for test in tasks]
-    except KeyError as missing:
-        raise UserError(f"{path} is not of this run: it holds no scores {missing}.") from None
-    for row in rows:
-        shapes = [tuple(block.shape) for block in row]
-        if 0 in shapes[0] or shapes != [(*shapes[0][:1], method.tasks[model].n_classes) for model in tasks]:
-            raise UserError(f"{path} is not of this run: its scores have shapes {shapes}.")
-        if not all(block.is_floating_point() and bool(block.isfinite().all()) for block in row):
-            raise UserError(f"{path} is damaged: it holds scores that are no numbers.")
-    return rows

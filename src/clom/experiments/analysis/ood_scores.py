@@ -44,7 +44,7 @@ from clom.ood.registry import PREDICTORS, SCORES, chosen
 from clom.ood.rejection import FALSE_REJECTION
 from clom.ood.scores import NEEDS, Outputs, Score
 from clom.storage.model_file import load_model
-from clom.storage.tensors import read_tensors
+from clom.storage.score_file import read_scores
 
 _TRAINING, _EXTERNAL = 1000, 1000  # images of a task to fit scores to, and of an external set to judge
 OnPass = Callable[[int, int], None]
@@ -119,11 +119,11 @@ def score_run(
     if not kinds:
         raise UserError(f"No score is left: {unmet_needs(config.method, left_out)}")
     book = Scorebook(stream.tests)
-    book.restore(read_tensors(folder / "scores.safetensors")[0], len(stream))
+    book.restore(read_scores(folder / "scores.safetensors", [task.n_classes for task in stream]))
     others = {name: external_images(name, data, stream.image_shape) for name in names if catalog.available(name, data)}
     computed = _compute(OutputBook(folder, method), kinds, stream, book, others, config.seed, on_pass)
     labels = [images.labels for images in stream.tests]
-    blocks = [book.blocks(test) for test in range(len(stream))]
+    blocks = book.all_blocks()
     results = {
         title: _result(_values(title, fitted, computed), predict, blocks, labels, wanted_rejection)
         for title, fitted in computed.scores.items()

@@ -14,7 +14,7 @@ from clom.experiments.ledger import Row
 from clom.experiments.run import read_finished
 from clom.methods.families.base import Method
 from clom.storage.model_file import load_model
-from clom.storage.tensors import read_tensors
+from clom.storage.score_file import read_scores
 
 _ALONG_THE_WAY = ("average_incremental_cil",)  # would need the calibrations after every task
 
@@ -29,7 +29,7 @@ def with_fewer_samples(folder: Path, counts: Iterable[int], data: Path | None = 
     if wanted and not 0 <= wanted[-1] <= wanted[0] < stored:
         raise UserError(f"The run in {folder} keeps {stored} samples per class; numbers below that can be tried.")
     book = Scorebook(config.data.stream(data, config.seed).tests)
-    book.restore(read_tensors(folder / "scores.safetensors")[0], len(method.tasks))
+    book.restore(read_scores(folder / "scores.safetensors", [task.n_classes for task in method.tasks]))
     row = Row.of_run(folder)
     return [_recalibrated(row, method, book, count) for count in wanted]
 

@@ -28,8 +28,9 @@ from clom.evaluation.metrics import auc_grid, max_logit, mean_auc
 from clom.experiments.config import resolve
 from clom.experiments.run import read_finished
 from clom.learning.loop import generator
+from clom.methods.families.base import Blocks
 from clom.reporting.figures.style import BLACK, BLUE, RED, SKY, STYLE, panels, save
-from clom.storage.tensors import read_tensors
+from clom.storage.score_file import read_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,12 +116,10 @@ def _heat_map(axis: Axes, values: Sequence[Sequence[float | None]], low: float, 
             axis.text(j, i, text, ha="center", va="center", fontsize=7.5, color="white" if dark else BLACK)
 
 
-def _read_blocks(folder: Path) -> list[list[Tensor]]:
+def _read_blocks(folder: Path) -> list[Blocks]:
     """`[test set][task model]` of a finished run."""
     read_finished(folder)
-    tensors, _ = read_tensors(folder / "scores.safetensors")
-    n_tasks = len({name.partition(".")[0] for name in tensors})
-    return [[tensors[f"{model}.{test}"] for model in range(n_tasks)] for test in range(n_tasks)]
+    return read_scores(folder / "scores.safetensors")
 
 
 OF_RUNS: Mapping[str, Callable[[Path, Path], list[Path]]] = {
