@@ -87,7 +87,7 @@ def test_each_task_s_network_sees_each_test_set_once_however_often_is_evaluated(
     net = AlexNetSettings(channels=(2, 2, 2), kernels=(1, 1, 1), pools=(1, 1, 1), hidden=3)
     method = Clom(net, ClomSettings(), (1, 4, 4))
     seen: Counter[int] = Counter()
-    frozen = method.protection.frozen
+    frozen = method.protection.inference_features
 
     def counted(task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
         features_of, kept = frozen(task)
@@ -98,7 +98,7 @@ def test_each_task_s_network_sees_each_test_set_once_however_often_is_evaluated(
 
         return count, kept
 
-    monkeypatch.setattr(method.protection, "frozen", counted)
+    monkeypatch.setattr(method.protection, "inference_features", counted)
     n_tasks, n_images = 4, 5
     labels = torch.zeros(n_images, dtype=torch.int64)
     book = Scorebook([Images(torch.zeros(n_images, 1, 4, 4, dtype=torch.uint8), labels)] * n_tasks)

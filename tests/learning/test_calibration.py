@@ -56,7 +56,7 @@ def test_cross_by_hand() -> None:
     first, second = affine(blocks)
     assert first.tolist() == [[1.0, 3.0]]
     assert second.tolist() == [[11.0]]  # 0.5 * 4 + 10 + 3 * 1 - 1 * 4
-    (alone,) = affine.of_one(1)(blocks[1:])
+    (alone,) = affine.for_task(1)(blocks[1:])
     assert alone.tolist() == [[12.0]]
 
 

@@ -37,7 +37,7 @@ class InMemory(Checkpoints):
             Snapshot(snapshot.phase, snapshot.step, snapshot.total, method, parts, snapshot.torch_randomness)
         )
 
-    def stop_if_asked(self) -> None:
+    def stop_if_requested(self) -> None:
         if self.stop:
             raise Stopped
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clom.learning.nearest_mean import Herding, herd, mean_directions, nearness
+from clom.learning.nearest_mean import Herding, herd, mean_directions, neg_squared_distance
 
 
 def at(*degrees: float) -> Tensor:
@@ -52,17 +52,17 @@ def test_nearest_mean() -> None:
     means = mean_directions(features, torch.tensor([0, 0, 1, 1]), 2)
     torch.testing.assert_close(means, torch.tensor([[0.948683, 0.316228], [0.316228, 0.948683]]), atol=1e-6, rtol=0)
     queries = torch.tensor([[2.0, 1.0], [1.0, 1.2]])
-    assert nearness(queries, means).argmax(1).tolist() == [0, 1]
-    torch.testing.assert_close(nearness(100 * queries, means), nearness(queries, means))
+    assert neg_squared_distance(queries, means).argmax(1).tolist() == [0, 1]
+    torch.testing.assert_close(neg_squared_distance(100 * queries, means), neg_squared_distance(queries, means))
 
 
 def test_means_are_normalised() -> None:
     # Un-normalised means (1, 0) and (.3, .3) would answer class 1 for the raw query; normalised ones answer class 0.
     means = mean_directions(torch.tensor([[1.0, 0.0], [0.3, 0.3]]), torch.tensor([0, 1]), 2)
     torch.testing.assert_close(means.norm(dim=1), torch.ones(2))
-    assert nearness(torch.tensor([[0.5, 0.1]]), means).argmax(1).tolist() == [0]
+    assert neg_squared_distance(torch.tensor([[0.5, 0.1]]), means).argmax(1).tolist() == [0]
 
 
 def test_a_dead_feature_vector_is_as_far_from_every_mean() -> None:
-    scores = nearness(torch.zeros(1, 2), mean_directions(torch.eye(2), torch.tensor([0, 1]), 2))
+    scores = neg_squared_distance(torch.zeros(1, 2), mean_directions(torch.eye(2), torch.tensor([0, 1]), 2))
     torch.testing.assert_close(scores, torch.tensor([[-1.0, -1.0]]))

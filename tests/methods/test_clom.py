@@ -220,7 +220,7 @@ def test_rotation_ensemble_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = torch.full((4, 8), 9.0)
     for turn, own in enumerate([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0], [7.0, 1.0]]):
         outputs[turn, 2 * turn : 2 * turn + 2] = torch.tensor(own)
-    monkeypatch.setattr(method.protection, "frozen", lambda task: (lambda images: outputs, torch.arange(8)))
+    monkeypatch.setattr(method.protection, "inference_features", lambda task: (lambda images: outputs, torch.arange(8)))
     method.heads[0] = nn.Identity()
     assert method.blocks(torch.zeros(1, 1, 8, 8, dtype=torch.uint8))[0].tolist() == [[4.0, 1.75]]
 

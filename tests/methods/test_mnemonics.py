@@ -16,7 +16,7 @@ from clom.data.images import DataSet
 from clom.data.stream import Stream, Task, split
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
-from clom.learning.nearest_mean import nearness
+from clom.learning.nearest_mean import neg_squared_distance
 from clom.methods.icarl import Icarl, IcarlSettings
 from clom.methods.mnemonics import KernelFactors, Mnemonics, MnemonicsSettings, prototype_loss, taught_rows
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
@@ -53,7 +53,7 @@ def test_is_a_method(net: NetSettings, settings: dict[str, Any], tiny_stream: St
 def test_normalising_the_query_changes_no_answer() -> None:  # property 2
     features = torch.tensor([[3.0, 4], [0.2, -0.1]])
     means = F.normalize(torch.tensor([[1.0, 0], [0, 1], [1, 1]]))
-    assert nearness(features, means).argmax(1).tolist() == [2, 0]
+    assert neg_squared_distance(features, means).argmax(1).tolist() == [2, 0]
     assert (-torch.cdist(features, means)).argmax(1).tolist() == [2, 0]
 
 

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from clom.errors import UserError
-from clom.nets.size_limit import Allowance
+from clom.nets.size_limit import SizeLimit
 
 
 def test_numbers_are_counted_to_the_last_one() -> None:
-    with Allowance(4 * 3 + 3, 10, "too large"):
+    with SizeLimit(4 * 3 + 3, 10, "too large"):
         nn.Linear(4, 3)  # 12 weights and 3 biases
-    with pytest.raises(UserError, match="too large"), Allowance(4 * 3 + 2, 10, "too large"):
+    with pytest.raises(UserError, match="too large"), SizeLimit(4 * 3 + 2, 10, "too large"):
         nn.Linear(4, 3)
 
 
@@ -38,37 +38,37 @@ def test_numbers_are_counted_to_the_last_one() -> None:
 )
 def test_nothing_is_allocated_beyond(make: object) -> None:
     assert callable(make)
-    with pytest.raises(UserError, match="too large"), Allowance(10**6, 100, "too large"):
+    with pytest.raises(UserError, match="too large"), SizeLimit(10**6, 100, "too large"):
         make()
 
 
 def test_tensors_are_counted() -> None:
-    with Allowance(100, 5, "too many"):
+    with SizeLimit(100, 5, "too many"):
         for _ in range(5):
             torch.zeros(1)
-    with pytest.raises(UserError, match="too many"), Allowance(100, 5, "too many"):
+    with pytest.raises(UserError, match="too many"), SizeLimit(100, 5, "too many"):
         nn.Sequential(*(nn.Linear(1, 1) for _ in range(3)))
 
 
 def test_what_was_thrown_away_is_given_back_if_the_holder_is_known() -> None:
     kept = nn.Linear(5, 2)  # 12 numbers
-    with Allowance(30, 1000, "too large") as allowance:
-        allowance.holder = kept
+    with SizeLimit(30, 1000, "too large") as limit:
+        limit.holder = kept
         for _ in range(100):
             torch.zeros(18)  # 12 + 18 = 30
         with pytest.raises(UserError, match="too large"):
             torch.zeros(19)
-    with pytest.raises(UserError, match="too large"), Allowance(30, 1000, "too large"):
+    with pytest.raises(UserError, match="too large"), SizeLimit(30, 1000, "too large"):
         nn.Sequential(nn.Linear(17, 1), nn.Linear(17, 1))
 
 
 def test_a_file_of_some_numbers_allows_a_network_of_twice_as_many() -> None:
-    allowance = Allowance.for_file({"a": torch.zeros(10, 10), "b": torch.zeros(5)})
-    assert allowance.numbers == 2 * 105 + 1_000_000
-    assert allowance.tensors == 2 * 12 + 500
+    limit = SizeLimit.for_file({"a": torch.zeros(10, 10), "b": torch.zeros(5)})
+    assert limit.numbers == 2 * 105 + 1_000_000
+    assert limit.tensors == 2 * 12 + 500
 
 
 def test_outside_nothing_is_counted() -> None:
-    with Allowance(1, 1, "too large"):
+    with SizeLimit(1, 1, "too large"):
         pass
     assert len(torch.zeros(100)) == 100

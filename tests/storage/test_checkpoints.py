@@ -175,11 +175,11 @@ def test_a_request_to_stop_makes_one_due_and_is_obeyed_after_it(tmp_path: Path) 
     stop = StopRequest()
     kept = folder(tmp_path, every=1000.0, stop=stop)
     assert not kept.due()
-    kept.stop_if_asked()
+    kept.stop_if_requested()
     stop.number = 15
     assert kept.due()
     with pytest.raises(Stopped) as stopped:
-        kept.stop_if_asked()
+        kept.stop_if_requested()
     assert stopped.value.number == 15
 
 
@@ -193,7 +193,7 @@ def test_what_comes_too_soon_waits_for_the_next_that_is_due(tmp_path: Path, cloc
     kept.save(snapshot(10, phase=1))
     kept.stop.number = 2
     with pytest.raises(Stopped):
-        kept.stop_if_asked()
+        kept.stop_if_requested()
     assert "task2-phase1-step000000010.ckpt" in names(tmp_path), "a stop loses nothing"
 
 

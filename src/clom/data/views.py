@@ -94,13 +94,13 @@ def rotations(images: Tensor, count: int = 4) -> Tensor:
     return _rotate_groups(images, groups=1, count=count)
 
 
-def with_mirrored(images: Tensor) -> Tensor:
+def with_flipped(images: Tensor) -> Tensor:
     """`[n, c, h, w]` and then their mirror images, `[2 * n, c, h, w]`."""
     return torch.cat([images, images.flip(3)])
 
 
-def without_mirrored(scores: Tensor) -> Tensor:
-    """Scores of `with_mirrored` images, averaged over each image and its mirror image."""
+def average_flipped(scores: Tensor) -> Tensor:
+    """Scores of `with_flipped` images, averaged over each image and its mirror image."""
     return scores.reshape(2, -1, *scores.shape[1:]).mean(0)
 
 

@@ -18,7 +18,7 @@ from clom.experiments.plain_yaml import parse_yaml, read_yaml
 from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, method_class, method_info
 from clom.nets import NetSettings
-from clom.nets.size_limit import Allowance
+from clom.nets.size_limit import SizeLimit
 from clom.plugins import origins, require
 from clom.settings import Settings, explain, merged, set_dotted
 
@@ -57,7 +57,7 @@ class RunConfig(Settings):
         maker = method_class(self.method)
         settings = maker.settings_type.model_validate(self.settings)
         numbers = (machine.memory_bytes() or 2**36) // _BYTES_PER_WEIGHT
-        with Allowance(numbers, 10**6, f"The network of these settings is too large for this machine: {self.net!r}."):
+        with SizeLimit(numbers, 10**6, f"The network of these settings is too large for this machine: {self.net!r}."):
             return maker(self.net, settings, image_shape, self.seed)
 
     def image_shape(self, folder: Path | None = None) -> tuple[int, int, int]:

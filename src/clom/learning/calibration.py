@@ -65,7 +65,7 @@ class Affine:
         cross = None if self.cross is None else self.cross.to(device)
         return Affine(self.scales.to(device), self.shifts.to(device), cross)
 
-    def of_one(self, task: int) -> Affine:
+    def for_task(self, task: int) -> Affine:
         """For a task whose scores are looked at alone, where what others say for all of its classes changes nothing."""
         return Affine(self.scales[[task]], self.shifts[[task]])
 

@@ -63,7 +63,7 @@ class Checkpoints(ABC):
         """Keep it; at the latest with the next one that is due it is safe against whatever may happen."""
 
     @abstractmethod
-    def stop_if_asked(self) -> None:
+    def stop_if_requested(self) -> None:
         """Called at moments at which nothing is lost: raise if somebody wants the process to end."""
 
 
@@ -117,7 +117,7 @@ class TrainingContext:
         self._last_report = time.monotonic()
         self.on_progress(progress)
         if self.checkpoints is not None and self._between_steps:
-            self.checkpoints.stop_if_asked()
+            self.checkpoints.stop_if_requested()
 
     def steps(self, total: int, *parts: State) -> Iterator[int]:
         """The steps of one phase: 0 to `total` - 1, or what is left of them after an interruption.
@@ -149,7 +149,7 @@ class TrainingContext:
                 states = _on_cpu([_state_of(part) for part in parts])
                 own = _on_cpu(dict(method.state_dict()))
                 checkpoints.save(Snapshot(phase, step, total, own, states, get_random_states(self._device)))
-            checkpoints.stop_if_asked()
+            checkpoints.stop_if_requested()
 
 
 def _on_cpu(state: Any) -> Any:

@@ -147,7 +147,7 @@ def weigh_rotations(head: nn.Linear, upright: float, rotations: int = 4) -> None
 
 
 @torch.no_grad()
-def widened(head: nn.Linear, kept: Tensor, n_features: int) -> nn.Linear:
+def expand_head(head: nn.Linear, kept: Tensor, n_features: int) -> nn.Linear:
     """A head on the features `kept` as one on all features, with zeros for the others."""
     wide = nn.Linear(n_features, head.out_features).to(head.weight.device)
     if isinstance(head, DiscriminantHead):

@@ -41,6 +41,6 @@ def mean_directions(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     return F.normalize(torch.stack([directions[labels == label].mean(0) for label in range(n_classes)]))
 
 
-def nearness(features: Tensor, means: Tensor) -> Tensor:
+def neg_squared_distance(features: Tensor, means: Tensor) -> Tensor:
     """Minus the squared distance of every normalised feature to every mean, `[n, classes]`."""
     return -torch.cdist(F.normalize(features), means).pow(2)

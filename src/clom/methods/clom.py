@@ -38,5 +38,5 @@ class Clom(MaskedMethod):
             network = make_net(net, image_shape[-1])
         protection = HardAttention(network, settings.attention)
         solved = isinstance(settings.learning.head, HeadSettings)  # otherwise it is trained on views that are ever new
-        learner = CachedContrastive if network.begins_frozen and solved else RotationContrastive
+        learner = CachedContrastive if network.has_frozen_backbone and solved else RotationContrastive
         super().__init__(net, settings, image_shape, seed, protection, learner(settings.learning))

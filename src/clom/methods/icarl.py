@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from clom.data.stream import Task
 from clom.errors import UserError
 from clom.learning.context import TrainingContext
-from clom.learning.nearest_mean import mean_directions, nearness
+from clom.learning.nearest_mean import mean_directions, neg_squared_distance
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.graphs import FeatureScores, NearestMeans
 from clom.methods.lwf_r import LwfR, LwfRSettings
@@ -82,7 +82,7 @@ class Icarl(LwfR):
 
     def scores(self, pixels: Tensor) -> Tensor:
         """`-|phi(x) - mu_c|^2`."""
-        return nearness(self.embed(pixels), self.means)
+        return neg_squared_distance(self.embed(pixels), self.means)
 
     def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
         sizes = [self.tasks[task].n_classes for task in tasks]

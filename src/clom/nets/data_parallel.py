@@ -1,12 +1,12 @@
-"""One batch divided among several processes (ranks), with the result that one process would have.
+"""Data parallelism: a batch split over several processes (ranks), with the same result as in one process.
 
-A rank sends its part of a batch through the network, the expensive piece, and gets the features of all ranks back. What
-comes behind (projection, heads, losses) is computed by every rank for the whole batch, so no loss needs to know about
-ranks, and parts may differ in size. Random numbers are drawn for the whole batch by everybody, so the ranks' generators
-stay equal. Without a process group all this is the plain computation.
+Each rank runs its slice of a batch through the network, the expensive step, and then gathers the features of all ranks.
+Everything after that (projection, heads, losses) is computed by every rank on the whole batch, so losses need not know
+about ranks, and slices may differ in size. Every rank draws the random numbers of the whole batch, so the ranks'
+generators stay in sync. Without a process group, everything here is the ordinary computation.
 
-The backward pass of a rank gives the gradient of the sum of all ranks' losses with respect to its own copy of the
-weights. These losses are equal, so the mean of the ranks' gradients is the gradient of one process.
+The backward pass of a rank yields the gradient of the sum of all ranks' losses with respect to its own copy of the
+weights. These losses are equal, so the mean of the ranks' gradients is the gradient of a single process.
 
 Tested by tests/learning/test_distributed.py.
 """
@@ -29,27 +29,27 @@ from clom.errors import UserError
 
 
 class RankLost(UserError):
-    """The others cannot be reached any more."""
+    """Another rank has died or can no longer be reached."""
 
 
 def world_size() -> int:
-    """How many processes work together."""
+    """The number of ranks; 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 @dataclass(frozen=True)
-class Part:
-    """How many rows of a batch each rank takes, and which rank this is."""
+class BatchSlice:
+    """The number of rows of a batch that each rank processes, and this process's rank."""
 
     sizes: tuple[int, ...]
     rank: int
 
     @staticmethod
-    def of(n_rows: int) -> Part:
-        """Rows in order, in portions as equal as possible."""
+    def of(n_rows: int) -> BatchSlice:
+        """Consecutive slices, as equal in size as possible."""
         n_ranks = world_size()
         sizes = tuple(n_rows // n_ranks + (rank < n_rows % n_ranks) for rank in range(n_ranks))
-        return Part(sizes, dist.get_rank())
+        return BatchSlice(sizes, dist.get_rank())
 
     @property
     def total(self) -> int:
@@ -61,46 +61,48 @@ class Part:
         return slice(ends[self.rank], ends[self.rank + 1])
 
 
-_part: ContextVar[Part | None] = ContextVar("part", default=None)
-"""Set while a network computes its part: a scope, like `torch.no_grad`, that normalisation and dropout ask about."""
+_batch_slice: ContextVar[BatchSlice | None] = ContextVar("batch_slice", default=None)
+"""Set while the network processes this rank's slice: a scope, like `torch.no_grad`, read by batch norm and dropout."""
 
 
 def split_over_ranks(compute: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """`compute(images)`, of which each rank computes its part; for what maps images to rows one by one but for
-    `batch_norm` and `dropout` below."""
+    """`compute(images)`, with each rank computing its own slice of the batch.
+
+    `compute` must treat images independently, except in the `batch_norm` and `dropout` of this module.
+    """
     if world_size() == 1 or len(images) < world_size():
         return compute(images)
-    part = Part.of(len(images))
-    scope = _part.set(part)
+    batch_slice = BatchSlice.of(len(images))
+    scope = _batch_slice.set(batch_slice)
     try:
-        own = compute(images[part.rows])
+        own = compute(images[batch_slice.rows])
     finally:
-        _part.reset(scope)
-    return gather(own, part)
+        _batch_slice.reset(scope)
+    return gather(own, batch_slice)
 
 
-def gather(own: Tensor, part: Part) -> Tensor:
-    """The rows of all ranks, in order; with gradients."""
-    return cast(Tensor, _Gather.apply(own, part))  # type: ignore[no-untyped-call]
+def gather(own: Tensor, batch_slice: BatchSlice) -> Tensor:
+    """All-gather the rows of all ranks, in order; differentiable."""
+    return cast(Tensor, _Gather.apply(own, batch_slice))  # type: ignore[no-untyped-call]
 
 
 class _Gather(torch.autograd.Function):
-    """Own rows among zeros, summed over the ranks: exact, also for parts of different size, which gloo's all_gather
-    refuses.
+    """All-reduce of a tensor that is zero outside the rank's own rows: exact, and slices may differ in size, which
+    gloo's all_gather does not allow.
 
-    Every rank's loss may depend on these rows, so their gradient is the sum of what the ranks say.
+    Every rank's loss may depend on these rows, so their gradient is the sum of all ranks' gradients.
     """
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, part: Part) -> Tensor:
-        ctx.part = part
-        rows = own.new_zeros(part.total, *own.shape[1:])
-        rows[part.rows] = own
+    def forward(ctx: Any, own: Tensor, batch_slice: BatchSlice) -> Tensor:
+        ctx.batch_slice = batch_slice
+        rows = own.new_zeros(batch_slice.total, *own.shape[1:])
+        rows[batch_slice.rows] = own
         return all_reduce_sum(rows)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
-        return all_reduce_sum(grad_outputs[0].clone(memory_format=torch.contiguous_format))[ctx.part.rows], None
+        return all_reduce_sum(grad_outputs[0].clone(memory_format=torch.contiguous_format))[ctx.batch_slice.rows], None
 
 
 def batch_norm(
@@ -113,19 +115,19 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """`F.batch_norm` with the statistics of the whole batch. (torch's SyncBatchNorm works on GPUs only.)"""
-    part = _part.get()
-    if part is None or not training:
+    """`F.batch_norm` with the statistics of the whole batch (torch's SyncBatchNorm needs GPUs)."""
+    batch_slice = _batch_slice.get()
+    if batch_slice is None or not training:
         return F.batch_norm(values, running_mean, running_var, scale, shift, training, momentum, eps)
     pixels = values[0, 0].numel()
-    weights = (torch.tensor(part.sizes, dtype=values.dtype)[:, None] / part.total).to(values.device)
+    weights = (torch.tensor(batch_slice.sizes, dtype=values.dtype)[:, None] / batch_slice.total).to(values.device)
     own_var, own_mean = torch.var_mean(values, (0, 2, 3), correction=0)
-    one_row_each = Part((1,) * len(part.sizes), part.rank)
+    one_row_each = BatchSlice((1,) * len(batch_slice.sizes), batch_slice.rank)
     means, variances = gather(torch.stack((own_mean, own_var))[None], one_row_each).unbind(1)
     mean = (weights * means).sum(0)
     variance = (weights * (variances + (means - mean).square())).sum(0)
     if running_mean is not None and running_var is not None:
-        n = part.total * pixels
+        n = batch_slice.total * pixels
         with torch.no_grad():
             running_mean.lerp_(mean, momentum)
             running_var.lerp_(variance * (n / max(1, n - 1)), momentum)
@@ -136,20 +138,20 @@ def batch_norm(
 
 
 def dropout(values: Tensor, p: float, training: bool) -> Tensor:
-    """`F.dropout` of the whole batch: each rank draws for all rows and applies its own, which one process would too."""
-    part = _part.get()
-    if part is None or not training or not p:
+    """`F.dropout` of the whole batch: each rank draws the noise of all rows and applies that of its own rows."""
+    batch_slice = _batch_slice.get()
+    if batch_slice is None or not training or not p:
         return F.dropout(values, p, training)
     like = torch.channels_last if values.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     noise = torch.empty(
-        part.total, *values.shape[1:], dtype=values.dtype, device=values.device, memory_format=like
+        batch_slice.total, *values.shape[1:], dtype=values.dtype, device=values.device, memory_format=like
     ).bernoulli_(1 - p)
-    return values * noise[part.rows].div_(1 - p)
+    return values * noise[batch_slice.rows].div_(1 - p)
 
 
 @torch.no_grad()
 def average_over_ranks(gradients: list[Tensor]) -> None:
-    """Replace each gradient by its mean over the ranks, all in one message."""
+    """Replace each gradient by its mean over the ranks, in a single all-reduce."""
     if world_size() == 1 or not gradients:
         return
     flat = all_reduce_sum(torch.cat([gradient.reshape(-1) for gradient in gradients])).div_(world_size())
@@ -159,7 +161,7 @@ def average_over_ranks(gradients: list[Tensor]) -> None:
 
 @torch.no_grad()
 def broadcast_state(module: nn.Module) -> None:
-    """Give every rank the numbers of rank 0: different machines may round differently."""
+    """Broadcast the state of rank 0 to all ranks: different machines may round differently."""
     if world_size() == 1:
         return
     for value in module.state_dict().values():
@@ -170,18 +172,18 @@ def broadcast_state(module: nn.Module) -> None:
 
 
 def all_reduce_sum(values: Tensor) -> Tensor:
-    """In place, the sum over the ranks."""
+    """Sum over the ranks, in place."""
     collective(dist.all_reduce, values)
     return values
 
 
 def collective(operation: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-    """Do something that all ranks do together; if one of them is gone, say so."""
+    """Run a collective operation; raise `RankLost` if another rank cannot be reached."""
     try:
         operation(*arguments, **options)
     except RuntimeError as problem:
-        reason = re.sub(r"^\[.*?\] ", "", str(problem)).partition(". ")[0]  # without the place in the library's source
+        reason = re.sub(r"^\[.*?\] ", "", str(problem)).partition(". ")[0]  # without the library's source location
         raise RankLost(
-            f"Another process of this run has ended or cannot be reached ({reason}). Its own message says why; the "
-            "same command goes on with the run."
+            f"Another process of this run has ended or cannot be reached ({reason}); see its own error message. The "
+            "same command resumes the run."
         ) from problem

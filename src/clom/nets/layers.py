@@ -185,14 +185,14 @@ class Net(nn.Module, ABC):
     n_features: int
     feature_group: str | None
     """The gate group of the features, so that heads and scores know which of them a task never uses. None: all are."""
-    begins_frozen: bool = False
+    has_frozen_backbone: bool = False
     """Whether `frozen` does something."""
 
     @abstractmethod
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
         """Features `[n, n_features]` of images in [0, 1]."""
 
-    def frozen(self, images: Tensor) -> Tensor:
+    def frozen_features(self, images: Tensor) -> Tensor:
         """What a beginning that no task changes makes of images, computed once for all tasks: `forward` takes both.
         Images themselves where there is no such beginning."""
         return images

@@ -38,7 +38,7 @@ _COUNT: dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], int]] = {
 }
 
 
-class Allowance(TorchFunctionMode):
+class SizeLimit(TorchFunctionMode):
     """Inside of `with`, new tensors together may hold so many numbers, and there may be so many of them.
 
     What was made and thrown away again counts, too, until that is known: `holder` is what everything is built into.
@@ -51,10 +51,10 @@ class Allowance(TorchFunctionMode):
         self._left = numbers
 
     @staticmethod
-    def for_file(tensors: Mapping[str, Tensor]) -> Allowance:
+    def for_file(tensors: Mapping[str, Tensor]) -> SizeLimit:
         """For a network whose weights are these: what it holds and something for what is only used to build it."""
         numbers = sum(value.numel() for value in tensors.values())
-        return Allowance(2 * numbers + 1_000_000, 12 * len(tensors) + 500, "it describes far more than the file holds")
+        return SizeLimit(2 * numbers + 1_000_000, 12 * len(tensors) + 500, "it describes far more than the file holds")
 
     def __torch_function__(
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

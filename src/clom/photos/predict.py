@@ -65,7 +65,7 @@ class Predictor:
         numbers = list(range(len(self.method.tasks))) if task is None else [self.method.task_number(task)]
         pixels = suited(self.method, pixels)
         blocks, belonging = self.method.blocks_and_belonging(pixels, None if task is None else numbers)
-        calibration = self.calibration if task is None else self.calibration.of_one(numbers[0])
+        calibration = self.calibration if task is None else self.calibration.for_task(numbers[0])
         chances = (self.logit_scale * torch.cat(calibration(blocks), 1)).softmax(1)
         classes = [(name, number) for number in numbers for name in self.method.tasks[number].class_names]
         best = chances.topk(min(max(1, top), len(classes)), dim=1)

@@ -23,7 +23,7 @@ from clom.learning.protection.hard_attention import HardAttention
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import LearnedTask, place
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
-from clom.nets.size_limit import Allowance
+from clom.nets.size_limit import SizeLimit
 
 Weights = Mapping[str, Tensor]
 
@@ -40,7 +40,7 @@ def read_authors(weights: Path, masks: Path | None = None, calibration: Path | N
     """Read a checkpoint of their AlexNet-like or ResNet-18 network, with its companions where they exist."""
     state = _tensors(_read(weights), weights)
     try:
-        with Allowance.for_file(state):
+        with SizeLimit.for_file(state):
             return _convert(state, masks, calibration)
     except UserError as problem:
         raise UserError(f"{weights}: {problem}") from None

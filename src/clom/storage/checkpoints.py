@@ -76,7 +76,7 @@ class CheckpointFolder(Checkpoints):
     def due(self) -> bool:
         return self.stop.made or time.monotonic() - self._last >= self._pause
 
-    def stop_if_asked(self) -> None:
+    def stop_if_requested(self) -> None:
         if self.stop.made:
             self._write()
         self.stop.obey()

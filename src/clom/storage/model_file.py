@@ -16,7 +16,7 @@ from clom.methods.families.base import LearnedTask, Method, place
 from clom.methods.families.task_record import TaskRecord
 from clom.methods.registry import METHODS, method_class
 from clom.nets import NetSettings
-from clom.nets.size_limit import Allowance
+from clom.nets.size_limit import SizeLimit
 from clom.plugins import origins, require
 from clom.storage.checks import check_description, check_numbers
 from clom.storage.tensors import read_tensors, to_bytes
@@ -61,7 +61,7 @@ def load_model(path: Path) -> Method:
     noted = description.get("plugins", {})
     require({METHODS: description["method"]}, noted, str(path))
     try:
-        method = _rebuild(description, Allowance.for_file(tensors))
+        method = _rebuild(description, SizeLimit.for_file(tensors))
         method.load_state_dict(tensors)
         check_numbers(method, tensors)
     except Exception as problem:  # a wrong description can lead anywhere
@@ -85,14 +85,14 @@ def _described(task: LearnedTask) -> dict[str, Any]:
     return described
 
 
-def _rebuild(description: dict[str, Any], allowance: Allowance) -> Method:
+def _rebuild(description: dict[str, Any], limit: SizeLimit) -> Method:
     if description["method"] not in METHODS:
         raise ValueError(f"unknown method '{description['method']}'")
     maker = method_class(description["method"])
     net: NetSettings = TypeAdapter(NetSettings).validate_python(description["net"])
     settings = maker.settings_type.model_validate(description["settings"])
-    with allowance:
-        allowance.holder = method = maker(net, settings, description["image_shape"], description["seed"])
+    with limit:
+        limit.holder = method = maker(net, settings, description["image_shape"], description["seed"])
         for task in description["tasks"]:
             record = TaskRecord.model_validate(task["record"]) if "record" in task else None
             learned = LearnedTask(task["name"], tuple(task["class_names"]), record)

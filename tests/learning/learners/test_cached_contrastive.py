@@ -11,7 +11,7 @@ from clom.data.stream import Stream
 from clom.data.views import Augmentation, rotate
 from clom.errors import UserError
 from clom.learning.context import TrainingContext
-from clom.learning.learners.cached_contrastive import CachedContrastive, OnBank, view_bank
+from clom.learning.learners.cached_contrastive import CachedContrastive, FeatureBankContrastive, feature_bank
 from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive, SgdHeadSettings
 from clom.learning.loop import Plan, generator
 from clom.learning.progress import Progress
@@ -29,7 +29,7 @@ def pixels_of(images: Tensor) -> Tensor:
 def bank_of(stream: Stream, n_views: int) -> Tensor:
     how = Augmentation(flip=False, colour=False, crop_area=(0.5, 0.9))
     told: list[tuple[int, int]] = []
-    bank = view_bank(
+    bank = feature_bank(
         pixels_of,
         stream[0].train.pixels,
         how,
@@ -62,7 +62,7 @@ def test_pairs_are_two_views_of_the_same_images(tiny_stream: Stream, n_views: in
     index = torch.tensor([5, 0, 9])
     randomness = generator(0)
     for _ in range(10):
-        features, classes = OnBank(LEARNING, bank).pairs(task, index, randomness)
+        features, classes = FeatureBankContrastive(LEARNING, bank).pairs(task, index, randomness)
         pair = features.view(2, 4, 3, -1)
         assert torch.equal(classes.view(2, 4, 3)[1, 2], task.train.labels[index] + 2 * task.n_classes)
         for place, row in enumerate(index):

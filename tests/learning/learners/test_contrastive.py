@@ -14,7 +14,7 @@ from clom.data.stream import Stream
 from clom.data.views import Augmentation, classifier_views, contrastive_views
 from clom.learning.context import TrainingContext
 from clom.learning.heads import HeadSettings
-from clom.learning.learners.base import settle_norms, view_features
+from clom.learning.learners.base import recompute_norms, view_features
 from clom.learning.learners.contrastive import ContrastiveSettings, Projection, RotationContrastive, SgdHeadSettings
 from clom.learning.loop import Plan, generator, shuffled_batches
 from clom.learning.losses import supervised_contrastive
@@ -223,7 +223,7 @@ def test_settled_norms_hold_mean_and_variance_of_the_batches() -> None:
             norm.running_mean = torch.full_like(norm.weight, 123.0)  # what was there before does not count
             layer.register_forward_pre_hook(remember)
     others = {name: value.clone() for name, value in protection.state_dict().items() if ".norms.1." not in name}
-    settle_norms(protection, 1, [torch.rand(size, 3, 8, 8, generator=generator(size)) for size in (6, 5, 6)])
+    recompute_norms(protection, 1, [torch.rand(size, 3, 8, 8, generator=generator(size)) for size in (6, 5, 6)])
 
     for layer in layers:
         (norm,) = layer.norms_of(1)
@@ -244,7 +244,7 @@ def test_norms_are_settled_with_the_final_mask() -> None:
     with torch.no_grad():
         protection.embeddings_of(0)["stem"].fill_(-1.0)  # nothing passes the stem
     views = [torch.rand(6, 3, 8, 8)]
-    settle_norms(protection, 0, views)
+    recompute_norms(protection, 0, views)
     first = list(protection.net.gated_layers())[1].norms_of(0)[0]
     assert first.running_mean is not None
     assert torch.equal(first.running_mean, torch.zeros(8))
@@ -253,6 +253,6 @@ def test_norms_are_settled_with_the_final_mask() -> None:
 def test_networks_without_norms_need_no_settling() -> None:
     protection = attention()
     before = copy.deepcopy(protection.state_dict())
-    settle_norms(protection, 0, [torch.rand(6, 3, 8, 8)])
+    recompute_norms(protection, 0, [torch.rand(6, 3, 8, 8)])
     assert all(torch.equal(value, before[name]) for name, value in protection.state_dict().items())
     assert not protection.training

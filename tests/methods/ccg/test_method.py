@@ -17,7 +17,7 @@ from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.context import TrainingContext
 from clom.learning.optim import OptimiserSettings, make_optimiser
-from clom.learning.protection.hard_attention import Guard
+from clom.learning.protection.hard_attention import UpdateMask
 from clom.methods.ccg.gated_network import (
     ConditionalResNet,
     ConditionalResNetSettings,
@@ -148,10 +148,10 @@ def test_frozen_weights_and_decay() -> None:
     settings = OptimiserSettings(kind="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
     for closed, expected in ((0.0, 0.9553441), (1.0, 1.0)):
         weight = nn.Parameter(torch.ones(1))
-        guard, optimiser = Guard(weight, torch.tensor([closed])), make_optimiser([(settings, [weight])])
+        update_mask, optimiser = UpdateMask(weight, torch.tensor([closed])), make_optimiser([(settings, [weight])])
         for _ in range(100):
             step_without_gradient(weight, optimiser, 1)
-            guard.restore()
+            update_mask.restore()
         assert weight.item() == pytest.approx(expected, abs=1e-6)
     assert weight.item() == 1.0
 

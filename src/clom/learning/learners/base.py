@@ -87,7 +87,7 @@ def train_features(
 
 
 @torch.no_grad()
-def settle_norms(protection: Protection, number: int, views: list[Tensor]) -> None:
+def recompute_norms(protection: Protection, number: int, views: list[Tensor]) -> None:
     """Recompute the task's normalisation statistics with its final gates.
 
     While a task is learned its gates are soft and change with every step, and so do the running averages. A network of

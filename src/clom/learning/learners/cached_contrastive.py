@@ -35,8 +35,8 @@ class CachedContrastive(RotationContrastive):
             context.report(Progress(number, "views", done, total))
 
         randomness = generator(seed, "views", number)
-        bank = view_bank(
-            protection.net.frozen,
+        bank = feature_bank(
+            protection.net.frozen_features,
             task.train.pixels,
             how.augmentation,
             self.rotations,
@@ -44,10 +44,10 @@ class CachedContrastive(RotationContrastive):
             randomness,
             on_batch,
         )
-        return OnBank(how, bank).learn(protection, number, task, seed, context)
+        return FeatureBankContrastive(how, bank).learn(protection, number, task, seed, context)
 
 
-class OnBank(RotationContrastive):
+class FeatureBankContrastive(RotationContrastive):
     """One task's learner: images are rows of the bank `[views, rotations, images, d]`."""
 
     phase = "adapters"
@@ -80,7 +80,7 @@ class OnBank(RotationContrastive):
 
 
 @torch.no_grad()
-def view_bank(
+def feature_bank(
     frozen: Callable[[Tensor], Tensor],
     pixels: Tensor,
     how: Augmentation,

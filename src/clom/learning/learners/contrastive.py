@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from clom.data.stream import Task
 from clom.data.views import Augmentation, Order, classifier_views, contrastive_views
 from clom.learning.context import State, TrainingContext
-from clom.learning.heads import HeadSettings, make_head, solve_head, weigh_rotations, widened
+from clom.learning.heads import HeadSettings, expand_head, make_head, solve_head, weigh_rotations
 from clom.learning.learners.base import (
     Learner,
     TrainingSettings,
-    settle_norms,
+    recompute_norms,
     train_features,
     training_views,
     view_features,
@@ -108,7 +108,7 @@ class RotationContrastive(Learner):
         parts = [projection, extra_head] if how.cross_entropy else [projection]
         train_features(protection, number, task, seed, how, loss_of, parts, randomness, context, self.phase)
         views = training_views(task, how.augmentation, how.rotations, generator(seed, "settle", number))
-        settle_norms(protection, number, views)
+        recompute_norms(protection, number, views)
 
     def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
         """Views of some training images, by default two in all rotations (`contrastive_views`), and their classes."""
@@ -146,11 +146,11 @@ class RotationContrastive(Learner):
         def on_batch(done: int, total: int) -> None:
             context.report(Progress(number, "head", done, total))
 
-        features_of, kept = protection.frozen(number)
+        features_of, kept = protection.inference_features(number)
         features, classes = self.head_views(features_of, number, task, how.views, seed, on_batch)
         solved = solve_head(features, classes, self.rotations * task.n_classes, how)
         weigh_rotations(solved, how.upright, self.rotations)
-        return widened(solved, kept, protection.net.n_features)
+        return expand_head(solved, kept, protection.net.n_features)
 
     def _train_head(
         self, how: SgdHeadSettings, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext

@@ -10,7 +10,13 @@ from clom.data.images import to_unit
 from clom.data.stream import Task
 from clom.data.views import Augmentation, augment
 from clom.learning.context import TrainingContext
-from clom.learning.learners.base import Learner, TrainingSettings, settle_norms, train_features, training_views
+from clom.learning.learners.base import (
+    Learner,
+    TrainingSettings,
+    recompute_norms,
+    train_features,
+    training_views,
+)
 from clom.learning.loop import Batch, generator
 from clom.learning.protection.base import Protection
 
@@ -39,6 +45,8 @@ class CrossEntropy(Learner):
             return F.cross_entropy(head(features), task.train.labels[batch.index]) + penalty
 
         train_features(protection, number, task, seed, how, loss_of, [head], randomness, context)
-        settle_norms(protection, number, training_views(task, how.augmentation, 1, generator(seed, "settle", number)))
+        recompute_norms(
+            protection, number, training_views(task, how.augmentation, 1, generator(seed, "settle", number))
+        )
         protection.eval()
         return head

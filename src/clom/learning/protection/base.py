@@ -46,7 +46,7 @@ class Protection(nn.Module, ABC):
         features it gives; None if a task has none."""
         return None
 
-    def frozen(self, task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    def inference_features(self, task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
         """A finished task's features without those that are always zero, and which of all features they are."""
         found = self.compact(task)
         if found is None:

@@ -1,4 +1,4 @@
-"""Hard attention to the task (HAT): a gate per unit and task; updates leave the open units of old tasks alone."""
+"""Hard attention to the task (HAT): one gate per unit and task; updates never change the open units of old tasks."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from clom.settings import NonNegative, PositiveNumber, Settings
 
 
 class HardAttentionSettings(Settings):
-    """HAT's numbers; defaults as in the paper (Appendix, hyper-parameters)."""
+    """HAT's hyper-parameters; defaults as in the paper's appendix."""
 
     s_max: PositiveNumber = 700.0
     sparsity_first: NonNegative = 0.75
     """lambda_1, the weight of the sparsity term for the first task."""
     sparsity_rest: NonNegative = 0.5
-    """lambda_t of all later tasks."""
+    """lambda_t, the weight for all later tasks."""
     clamp: PositiveNumber = 6.0
-    """Embeddings stay within +-clamp (authors' code)."""
+    """Embeddings are clamped to +-clamp (authors' code)."""
     initial: NonNegative = 1.0
     """Embeddings start as N(initial_mean, initial^2)."""
     initial_mean: float = Field(default=0.0, allow_inf_nan=False)
-    """Zero starts with half of all units closed, as in the paper; 1 with a sixth, which narrow networks need."""
+    """0 starts with half of all units closed, as in the paper; 1 with a sixth, which narrow networks need."""
     binary: bool = True
-    """Outside training gates are exactly 0 or 1 and old tasks are exactly protected. Off: `sigmoid(s_max e)` and soft
-    protection as in the paper, which is what its ablation over s measures."""
+    """Outside training, gates are exactly 0 or 1 and old tasks are protected exactly. False: gates `sigmoid(s_max e)`
+    and soft protection as in the paper, whose ablation over s measures this."""
 
 
 class HardAttention(Protection):
@@ -44,10 +44,11 @@ class HardAttention(Protection):
         self.net = net
         self.settings = settings
         self.exact = settings.binary
-        self.embeddings = nn.ModuleList()  # of each task: gate group -> e
-        self._current = -1  # the task being learned, with what `begin` prepares for it:
+        self.embeddings = nn.ModuleList()  # per task: gate group -> e
+        # The task in training, and what `begin` prepares for it.
+        self._current = -1
         self._used: Gates = {}
-        self._guards: list[Guard] = []
+        self._update_masks: list[UpdateMask] = []
 
     @property
     def n_tasks(self) -> int:
@@ -55,11 +56,11 @@ class HardAttention(Protection):
 
     def add_task(self) -> None:
         self.net.add_task()
-        mine = _Embeddings(self.net.gate_sizes(), self.settings.initial_mean, self.settings.initial)
-        self.embeddings.append(mine.to(self.device))
+        embeddings = _Embeddings(self.net.gate_sizes(), self.settings.initial_mean, self.settings.initial)
+        self.embeddings.append(embeddings.to(self.device))
 
     def gates(self, task: int) -> Gates:
-        """The task's mask as it is used outside training."""
+        """The task's mask outside training."""
         embeddings = self.embeddings_of(task)
         if self.settings.binary:
             return {group: (e > 0).to(e.dtype) for group, e in embeddings.items()}
@@ -108,12 +109,12 @@ class HardAttention(Protection):
     def begin(self, task: int) -> None:
         self._current = task
         self._used = used = self.used(task)
-        self._guards = []
+        self._update_masks = []
         for layer in self.net.gated_layers():
-            closed, closed_bias = _closed(layer, used)
-            self._guards.append(Guard(layer.weight, closed))
+            weight_protection, bias_protection = _protection(layer, used)
+            self._update_masks.append(UpdateMask(layer.weight, weight_protection))
             if layer.bias is not None:
-                self._guards.append(Guard(layer.bias, closed_bias))
+                self._update_masks.append(UpdateMask(layer.bias, bias_protection))
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
         return sub_network(self.net, task, self.gates(task))
@@ -124,46 +125,46 @@ class HardAttention(Protection):
         self.net.forget_task(task)
         used = self.used(self.n_tasks)
         for layer, fresh in zip(self.net.gated_layers(), untouched.gated_layers(), strict=True):
-            closed, closed_bias = _closed(layer, used)
-            layer.weight.copy_(torch.where(closed > 0, layer.weight, fresh.weight.to(layer.weight.device)))
+            weight_protection, bias_protection = _protection(layer, used)
+            layer.weight.copy_(torch.where(weight_protection > 0, layer.weight, fresh.weight.to(layer.weight.device)))
             if layer.bias is not None and fresh.bias is not None:
-                layer.bias.copy_(torch.where(closed_bias > 0, layer.bias, fresh.bias.to(layer.bias.device)))
+                layer.bias.copy_(torch.where(bias_protection > 0, layer.bias, fresh.bias.to(layer.bias.device)))
 
     def before_step(self) -> None:
-        for guard in self._guards:
-            guard.remember()
+        for update_mask in self._update_masks:
+            update_mask.save()
 
     @torch.no_grad()
     def after_step(self) -> None:
-        for guard in self._guards:
-            guard.restore()
+        for update_mask in self._update_masks:
+            update_mask.restore()
         for embedding in self.mask_parameters(self._current):
             embedding.clamp_(-self.settings.clamp, self.settings.clamp)
 
     def embeddings_of(self, task: int) -> dict[str, nn.Parameter]:
-        """Gate group -> the task's e."""
+        """Gate group -> the task's embedding e."""
         embeddings = self.embeddings[task]
         assert isinstance(embeddings, _Embeddings)
         return embeddings.by_group()
 
 
-def _closed(layer: GatedLayer, used: Gates) -> tuple[Tensor, Tensor]:
-    """How much of a layer's weight, and of its bias, used units need: 1 is all of it, 0 nothing."""
-    # What has no gate behind it is used by every task.
+def _protection(layer: GatedLayer, used: Gates) -> tuple[Tensor, Tensor]:
+    """How strongly old tasks protect each entry of a layer's weight and bias: 1 fully, 0 not at all."""
+    # Inputs and outputs without gates are used by every task.
     post = layer.weight.new_ones(1) if layer.gate_out is None else used[layer.gate_out]
     pre = layer.weight.new_ones(1) if layer.gate_in is None else used[layer.gate_in].repeat_interleave(layer.spread)
     # Eq. 15: 1 - min(a_i, a_j), the same for every cell of a kernel.
-    closed = torch.minimum(post[:, None], pre[None, :])
-    return closed.view(*closed.shape, *[1] * (layer.weight.ndim - 2)), post
+    both = torch.minimum(post[:, None], pre[None, :])
+    return both.view(*both.shape, *[1] * (layer.weight.ndim - 2)), post
 
 
 def annealed_scale(position: float, s_max: float) -> float:
-    """s rises from 1/s_max to s_max over a sweep: first every unit learns, at the end the gates have decided."""
+    """s rises from 1/s_max to s_max over a sweep: at first every unit learns, at the end gates are almost binary."""
     return 1 / s_max + (s_max - 1 / s_max) * position
 
 
 class _Embeddings(nn.Module):
-    """The learnable e of one task, one vector per gate group, in the order of the network."""
+    """The learnable e of one task: one vector per gate group, in network order."""
 
     def __init__(self, sizes: dict[str, int], mean: float, spread: float) -> None:
         super().__init__()
@@ -174,26 +175,29 @@ class _Embeddings(nn.Module):
         return dict(zip(self._groups, self.values, strict=True))
 
 
-class Guard:
-    """Keeps the closed part of one parameter as it is: it masks the applied update, not the gradient, so that momentum,
-    weight decay and any optimiser are harmless."""
+class UpdateMask:
+    """Masks the applied update of one parameter where it is protected. Masking the update instead of the gradient makes
+    momentum, weight decay and any other optimiser state harmless."""
 
-    def __init__(self, parameter: Tensor, closed: Tensor) -> None:
-        self.parameter, self.closed = parameter, closed
-        self.exact = bool(((closed == 0) | (closed == 1)).all())
-        self.needed = bool((closed > 0).any())
-        # With gates of 0 and 1 the closed weights are constants of the whole task: kept once, put back after each step.
-        self.kept = parameter.detach().clone() if self.needed else None
-        self.mask = closed > 0
+    def __init__(self, parameter: Tensor, protection: Tensor) -> None:
+        """`protection` in [0, 1], broadcastable to the parameter: 1 allows no update, 0 the whole update."""
+        self.parameter, self.protection = parameter, protection
+        self.exact = bool(((protection == 0) | (protection == 1)).all())
+        self.needed = bool((protection > 0).any())
+        # With binary gates, protected weights are constant for the whole task: saved once, restored after each step.
+        self.saved = parameter.detach().clone() if self.needed else None
+        self.mask = protection > 0
 
-    def remember(self) -> None:
-        if self.needed and not self.exact and self.kept is not None:
-            self.kept.copy_(self.parameter.detach())
+    def save(self) -> None:
+        """Called before the optimiser's step."""
+        if self.needed and not self.exact and self.saved is not None:
+            self.saved.copy_(self.parameter.detach())
 
     def restore(self) -> None:
-        if self.kept is None:
+        """Called after the optimiser's step."""
+        if self.saved is None:
             return
         if self.exact:
-            torch.where(self.mask, self.kept, self.parameter.data, out=self.parameter.data)
+            torch.where(self.mask, self.saved, self.parameter.data, out=self.parameter.data)
         else:
-            self.parameter.data.copy_(self.kept + (1 - self.closed) * (self.parameter.data - self.kept))
+            self.parameter.data.copy_(self.saved + (1 - self.protection) * (self.parameter.data - self.saved))

@@ -23,7 +23,7 @@ from clom.errors import UserError
 from clom.learning.context import TrainingContext
 from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
-from clom.learning.protection.hard_attention import Guard
+from clom.learning.protection.hard_attention import UpdateMask
 from clom.methods.ccg.gated_network import ConditionalResNetSettings, ConvSettings, TaskClassifier, make_conditional_net
 from clom.methods.ccg.wgan import Generator, WganSettings, train_generator
 from clom.methods.families.base import Blocks, LearnedTask, Method, seeded
@@ -99,7 +99,7 @@ class Ccg(Method):
         number, how = len(self.tasks) - 1, self.settings
         self._check_amounts(task)
         kernels = [(layer, kernel) for layer in self.net.layers() for kernel in layer.kernels()]
-        guards = [Guard(kernel, layer.frozen(number)[:, None, None, None]) for layer, kernel in kernels]
+        update_masks = [UpdateMask(kernel, layer.frozen(number)[:, None, None, None]) for layer, kernel in kernels]
         views, draws = self._random("views"), self._random("rehearsal")
         per_epoch = max(1, round(len(task.train) / how.plan.batch))
 
@@ -115,8 +115,8 @@ class Ccg(Method):
             return self._loss(images, tasks, task.train.labels[batch.index], strength)
 
         def restore() -> None:
-            for guard in guards:
-                guard.restore()
+            for update_mask in update_masks:
+                update_mask.restore()
 
         self.net.train_only(number)
         optimiser = self._optimiser([kernel for _, kernel in kernels])

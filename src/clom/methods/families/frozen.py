@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from clom.data.images import to_unit
 from clom.errors import UserError
 from clom.learning.context import TrainingContext
-from clom.learning.nearest_mean import nearness
+from clom.learning.nearest_mean import neg_squared_distance
 from clom.learning.progress import Progress
 from clom.methods.families.base import Blocks, LearnedTask, Method, seeded, strongest
 from clom.methods.families.graphs import FeatureScores, NearestMeans
@@ -98,7 +98,7 @@ class FrozenMethod(Method):
 
     def near(self, features: Tensor, rows: slice) -> Tensor:
         """How near features are to the means of some classes, `[n, classes]`."""
-        return nearness(features, F.normalize(self.means[rows]).float())
+        return neg_squared_distance(features, F.normalize(self.means[rows]).float())
 
     @torch.no_grad()
     def embed(self, pixels: Tensor, context: TrainingContext | None = None, batch: int = 64) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clom.data.views import rotate, with_mirrored, without_mirrored
+from clom.data.views import average_flipped, rotate, with_flipped
 from clom.learning.heads import DiscriminantHead, nearest_span
 from clom.nets.layers import Net
 from clom.nets.networks.adapters import AdapterNet
@@ -34,7 +34,7 @@ class MaskedScores(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         if self.mirror:
-            images = with_mirrored(images)
+            images = with_flipped(images)
         views = torch.cat([rotate(images, turn) for turn in range(self.rotations)])
         if self.frozen is not None:
             views = self.frozen(views)  # adapters take its features as well as images
@@ -67,7 +67,7 @@ class TaskScores(nn.Module):
         features = self.net(views, 0, {}).unflatten(0, (self.rotations, -1))
         scores = torch.matmul(features, self.weight).mean(0) + self.bias
         if self.mirror:
-            scores = without_mirrored(scores)
+            scores = average_flipped(scores)
         return scores, scores.amax(1) if self.spans is None else nearest_span(features, self.spans)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from clom.data.images import to_unit
 from clom.data.memory import Memory, per_class
 from clom.data.stream import Task
-from clom.data.views import rotations, with_mirrored, without_mirrored
+from clom.data.views import average_flipped, rotations, with_flipped
 from clom.errors import UserError
 from clom.learning.calibration import Affine, CalibrationSettings, fit_to_memory
 from clom.learning.context import TrainingContext
@@ -57,12 +57,12 @@ class MaskedMethod(Method):
         learner: Learner,
     ) -> None:
         super().__init__(net, settings, image_shape, seed)
-        if settings.mirror and protection.net.begins_frozen:
+        if settings.mirror and protection.net.has_frozen_backbone:
             raise UserError("mirror: true is for networks that are trained here; leave it off with a pretrained one.")
         self.protection = protection
         self.exact_memory = protection.exact
         self.learner = learner
-        self._portion = 32 if protection.net.begins_frozen else 256  # images at once; photos are large
+        self._portion = 32 if protection.net.has_frozen_backbone else 256  # images at once; photos are large
         self.heads = nn.ModuleList()
         self.memory = Memory()
         self.typical = nn.ParameterList()  # of each task: what `scale` divides by
@@ -107,7 +107,7 @@ class MaskedMethod(Method):
         self.protection.finish(number, self.heads[number])
         self.eval().requires_grad_(False)
         closed = self.protection.closed_groups(number)
-        if closed and not self.protection.net.begins_frozen:  # without its adapter a task still has the frozen features
+        if closed and not self.protection.net.has_frozen_backbone:  # pretrained features remain without the adapter
             warnings.warn(
                 f"Task '{task.name}' closed every unit of {', '.join(closed)}: it may have learned nothing. A lower "
                 "sparsity (attention.sparsity_first, attention.sparsity_rest) or a wider network helps.",
@@ -189,14 +189,17 @@ class MaskedMethod(Method):
             return pixels.to(self.device).transpose(0, 1).flatten(0, 1)
         images = to_unit(pixels.to(self.device))
         if self.settings.mirror:
-            images = with_mirrored(images)
+            images = with_flipped(images)
         turned = rotations(images, self.learner.rotations).contiguous(memory_format=torch.channels_last)
-        return self.protection.net.frozen(turned)
+        return self.protection.net.frozen_features(turned)
 
     def _network(self, task: int) -> TaskNetwork:
         if task not in self._networks:
             self._networks[task] = TaskNetwork(
-                *self.protection.frozen(task), self.heads[task], self.learner.rotations, self.settings.mirror
+                *self.protection.inference_features(task),
+                self.heads[task],
+                self.learner.rotations,
+                self.settings.mirror,
             )
         return self._networks[task]
 
@@ -204,7 +207,7 @@ class MaskedMethod(Method):
     def stored_form(self, pixels: Tensor) -> Tensor:
         """What the memory keeps of images: where the network begins frozen what that makes of them, which shows no
         picture and stays valid, `[images, rotations, d]`; else the images."""
-        if not self.protection.net.begins_frozen or pixels.ndim == 3:
+        if not self.protection.net.has_frozen_backbone or pixels.ndim == 3:
             return pixels
         count = self.learner.rotations
         parts = [self._views(part).view(count, len(part), -1) for part in torch.split(pixels, self._portion)]
@@ -257,7 +260,7 @@ class MaskedMethod(Method):
     def _typical_score(self, task: Task, number: int) -> Tensor:
         """The mean score of the right class on the task's own data: no sample is needed later."""
         # Few photos are known by heart, and each costs a pass through the frozen network: better ask the held-out ones.
-        few = self.protection.net.begins_frozen and len(task.validation) > 0
+        few = self.protection.net.has_frozen_backbone and len(task.validation) > 0
         images = task.validation if few else task.train[slice(0, 2000)]
         own = self.block(images.pixels, number)
         return own.gather(1, images.labels.cpu()[:, None]).mean().clamp(min=1e-6)
@@ -315,7 +318,7 @@ class TaskNetwork:
         by_rotation = outputs.view(self.rotations, -1, self.rotations, outputs.shape[1] // self.rotations)
         own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
         scores = own.mean(-1)
-        return without_mirrored(scores) if self.mirror else scores
+        return average_flipped(scores) if self.mirror else scores
 
 
 def _constant(values: Tensor) -> nn.Parameter:

@@ -29,7 +29,7 @@ class AdapterNet(Net):
     """Takes images, or features of the frozen network that were computed before."""
 
     feature_group = None  # the pretrained features are never closed
-    begins_frozen = True
+    has_frozen_backbone = True
 
     def __init__(self, settings: AdapterSettings) -> None:
         super().__init__()
@@ -38,13 +38,13 @@ class AdapterNet(Net):
         self.inner = GatedLinear(self.n_features, settings.hidden, gate_in=None, gate_out="adapter")
         self.outer = GatedResidual(settings.hidden, self.n_features, gate_in="adapter")
 
-    def frozen(self, images: Tensor) -> Tensor:
+    def frozen_features(self, images: Tensor) -> Tensor:
         """Images in portions: the widest layer holds two megabytes of each at 160 pixels."""
         if images.ndim == 2:
             return images
         return torch.cat([self.backbone(part) for part in torch.split(images, _AT_ONCE)])
 
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
-        pretrained = self.frozen(images)
+        pretrained = self.frozen_features(images)
         features: Tensor = self.outer(F.relu(self.inner(pretrained, gates)), pretrained, task)
         return features
