@@ -6,7 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -116,6 +116,10 @@ class _Place:
             chosen = [kind for kind in get_args(current) if getattr(kind, "__name__", None) == part]
             if chosen:
                 choice, current = (".".join(parts), str(part)), chosen[0]
+                continue
+            if get_origin(current) is dict:
+                parts.append(str(part))
+                current, known = get_args(current)[1], []
                 continue
             fields = getattr(current, "model_fields", {})
             known = sorted(fields)

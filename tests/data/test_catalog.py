@@ -190,18 +190,11 @@ def test_incomplete_folder_says_what_is_missing(tmp_path: Path) -> None:
 # --- sets that people bring ---
 
 
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
-    monkeypatch.setattr(catalog.SETS, "_entries", dict(catalog.SETS._entries))
-
-
 def two_birds(name: str = "any") -> DataSet:
     images = Images(torch.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).to(torch.uint8), torch.tensor([0, 1]))
     return DataSet(name, ("robin", "wren"), images, images)
 
 
-@pytest.mark.usefixtures("registered")
 def test_registered_function_is_a_data_set_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Path | None] = []
 
@@ -222,7 +215,6 @@ def test_registered_function_is_a_data_set_like_any_other(tmp_path: Path, monkey
         catalog.load("bird")
 
 
-@pytest.mark.usefixtures("registered")
 def test_function_may_have_no_arguments_and_live_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "my_sets.py"
     file.write_text(
@@ -234,10 +226,9 @@ def test_function_may_have_no_arguments_and_live_in_a_file(tmp_path: Path) -> No
     )
     assert catalog.SETS.named(f"{file}:bees") == "bees"
     assert catalog.load("bees").class_names == ("bee",)
-    assert catalog.SETS.entry("bees").origin == f"file {file}"
+    assert catalog.SETS.entry("bees").origin == "file my_sets.py"
 
 
-@pytest.mark.usefixtures("registered")
 def test_what_is_no_data_set_is_refused_in_one_sentence() -> None:
     with pytest.raises(UserError, match=r"There is a data set 'mnist' already \(built in\)"):
         catalog.register_dataset("mnist")(two_birds)

@@ -29,6 +29,7 @@ def run_command(
     seed: int = 0,
     data: Path | None = None,
     out: Path | None = None,
+    recipe: Path | None = None,
     config: Path | None = None,
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = (),
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
@@ -43,7 +44,7 @@ def run_command(
     Parameters
     ----------
     experiment
-        For example mnist-5t; `clom list` shows all.
+        For example mnist-5t; `clom list` shows all. One of your own: the path of its YAML file.
     method
         For example clom, hat; `clom list methods` shows all. One of your own: my_file.py:Mine, package.module:Mine.
     budget
@@ -54,6 +55,8 @@ def run_command(
         Folder with the data sets; otherwise CLOM_DATA or the download cache.
     out
         Folder for this run; by default runs/<experiment>-<method>-<budget>-s<seed>.
+    recipe
+        YAML file with the method's settings: a plain tree, or by experiment and budget as the built-in recipes.
     config
         YAML file with settings, as `clom run` writes them under `settings`.
     set
@@ -66,11 +69,14 @@ def run_command(
         Seconds between two checkpoints within a task, by default 10: what a crash costs at most.
     """
     from clom.experiments.config import flatten, parse_overrides, read_settings_file, resolve
+    from clom.experiments.defaults import read_recipe_file
     from clom.methods.registry import METHODS
 
     overrides = {**(flatten(read_settings_file(config, experiment)) if config else {}), **parse_overrides(set)}
-    resolved = resolve(experiment, METHODS.named(method), budget, seed, overrides)
-    suffix = f"-{hashlib.sha256(json.dumps(overrides, sort_keys=True).encode()).hexdigest()[:6]}" if overrides else ""
+    own_recipe = read_recipe_file(recipe) if recipe else {}
+    resolved = resolve(experiment, METHODS.named(method), budget, seed, overrides, own_recipe)
+    asked = {**overrides, **({"--recipe": own_recipe} if own_recipe else {})}
+    suffix = f"-{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:6]}" if asked else ""
     folder = out or Path("runs") / (resolved.run_name + suffix)
     show_run(Console(), resolved, folder, data, threads, deterministic, checkpoint_every)
 
@@ -103,6 +109,8 @@ def show_run(
             if not launch.leads:
                 execute(config, stream, place, every=math.inf, data=data)
                 return
+            for note in stream.notes:
+                console.print(note, highlight=False, soft_wrap=True)
             with StopRequest() as stop, Display(console, len(stream)) as display:
                 steps = display.step, display.task_done
                 result = execute(config, stream, place, *steps, every=every, stop=stop, data=data)

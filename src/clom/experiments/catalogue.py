@@ -124,6 +124,11 @@ def is_path(reference: str) -> bool:
     return reference.endswith(ENDINGS) or Path(reference).name != reference
 
 
+def name_of(reference: str) -> str:
+    """What the experiment is called in runs, tables and the ledger."""
+    return Path(reference).stem if is_path(reference) else reference
+
+
 def anchored(reference: str, folder: Path) -> str:
     """A reference that was written in a file of `folder`: a path is relative to that folder, a name stays a name."""
     return str(absolute(reference, folder)) if is_path(reference) else reference

@@ -12,8 +12,8 @@ from clom import machine
 from clom.data import catalog
 from clom.data.sources import DataSettings
 from clom.errors import UserError, shorten, unknown
-from clom.experiments.catalogue import BUDGETS, Budget, Experiment, read_experiment, size_of
-from clom.experiments.defaults import network_for, recipe_for, recipe_settings
+from clom.experiments.catalogue import BUDGETS, Budget, Experiment, name_of, read_experiment, size_of
+from clom.experiments.defaults import network_for, on_top, recipe_for, recipe_settings
 from clom.experiments.plain_yaml import parse_yaml, read_yaml
 from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, method_class, method_info
@@ -93,7 +93,7 @@ def resolve(
     maker = method_class(method)
     for name in found.recipe:
         METHODS.entry(name)  # refuses what is unknown, with a suggestion
-    settings = merged(recipe_for(maker.name, method, found, amount), recipe_settings(recipe or {}, found, amount))
+    settings = on_top(recipe_for(maker.name, method, found, amount), recipe_settings(recipe or {}, found, amount))
     given = [*method_info(method).preset, *(overrides or {}).items()]
     source = _checked(DataSettings, _with_overrides("data", _file_data(found, amount), given), "data.").settled()
     if source.set is not None:
@@ -203,7 +203,7 @@ def read_settings_file(path: Path, experiment: str | None = None) -> dict[str, A
     settings = content.get("settings")
     if not isinstance(settings, dict):
         return content
-    same = experiment is not None and content.get("experiment") == experiment
+    same = experiment is not None and content.get("experiment") == name_of(experiment)
     return settings | {group: content[group] for group in ("data", "net") if same and group in content}
 
 

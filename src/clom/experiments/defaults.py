@@ -26,8 +26,24 @@ def recipe_for(method: str, variant: str, experiment: Experiment, budget: Budget
     part = experiment.name if experiment.built_in else "other"
     settings = _at_budget(read_recipe(method), ("default", part), budget)
     for name in dict.fromkeys((method, variant)):
-        settings = merged(settings, recipe_settings(experiment.recipe.get(name, {}), experiment, budget))
+        settings = on_top(settings, recipe_settings(experiment.recipe.get(name, {}), experiment, budget))
     return settings
+
+
+def on_top(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What somebody wrote on top of a recipe, group by group; a group of another `kind` has nothing of the old one."""
+    result = merged(settings, {})
+    for name, value in recipe.items():
+        old = result.get(name)
+        if (
+            isinstance(old, dict)
+            and isinstance(value, Mapping)
+            and value.get("kind", old.get("kind")) == old.get("kind")
+        ):
+            result[name] = on_top(old, value)
+        else:
+            result[name] = merged(value, {}) if isinstance(value, Mapping) else value
+    return result
 
 
 def recipe_settings(recipe: Mapping[str, Any], experiment: Experiment, budget: Budget) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from clom.errors import UserError
-from clom.experiments.catalogue import Budget
+from clom.experiments.catalogue import Budget, anchored
 from clom.experiments.config import RunConfig, resolve
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.run import is_finished
@@ -38,6 +38,8 @@ class Block(Settings):
 class Cell:
     """One run of the list and the folder it lives in."""
 
+    experiment: str
+    """Its name, or the path of its file."""
     config: RunConfig
     variant: str
     folder: Path
@@ -63,7 +65,7 @@ class Cell:
     def command(self, data: Path | None, threads: int | None) -> list[str]:
         """The ordinary command line of this run, with the interpreter that is running now."""
         config = self.config
-        words = [sys.executable, "-m", "clom", "run", config.experiment, "--method", config.method]
+        words = [sys.executable, "-m", "clom", "run", self.experiment, "--method", config.method]
         words += ["--budget", config.budget, "--seed", str(config.seed), "--out", str(self.folder)]
         words += ["--data", str(data)] if data else []
         words += ["--threads", str(threads)] if threads else []
@@ -94,9 +96,14 @@ def read_grid(path: Path) -> list[Block]:
     if not isinstance(blocks, list) or not blocks:
         raise UserError(f"{path} must hold experiments, methods and seeds, or several such groups under 'blocks'.")
     try:
-        return [Block.model_validate(block) for block in blocks]
+        return [_anchored(Block.model_validate(block), path.parent) for block in blocks]
     except ValidationError as problem:
         raise explain(problem, Block) from None
+
+
+def _anchored(block: Block, folder: Path) -> Block:
+    """Paths of experiments are relative to the grid's file."""
+    return block.model_copy(update={"experiments": tuple(anchored(name, folder) for name in block.experiments)})
 
 
 def cells(blocks: Sequence[Block], out: Path) -> list[Cell]:
@@ -109,5 +116,9 @@ def cells(blocks: Sequence[Block], out: Path) -> list[Cell]:
         ):
             config = resolve(experiment, method, block.budget, seed, overrides)
             name = config.run_name + (f"-{variant}" if variant else "")
-            found.setdefault(name, Cell(config, variant, out / name, tuple(loaded())))
+            cell = found.setdefault(name, Cell(experiment, config, variant, out / name, tuple(loaded())))
+            if cell.experiment != experiment:
+                raise UserError(
+                    f"{cell.experiment} and {experiment} are both called '{config.experiment}': rename one of them."
+                )
     return list(found.values())

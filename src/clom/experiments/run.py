@@ -82,11 +82,12 @@ def execute(
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, but a run needs a folder. Choose another one with --out.")
     stop = stop or StopRequest()
+    fresh = None if (folder / "model.safetensors").exists() else _fresh(config, stream)
     with ExitStack() as held:
         with writing(folder, GO_ON):
             held.enter_context(Lock(folder, "worked on"))
         _begin(config, folder)
-        method, book, results = _continue(config, stream, folder)
+        method, book, results = _continue(fresh, stream, folder)
         if len(method.tasks) < len(stream):  # a finished run keeps the record of where it was done
             with writing(folder, GO_ON):
                 provenance.record(folder, config, stream, data)
@@ -158,15 +159,27 @@ def read_config(folder: Path) -> RunConfig:
         raise UserError(damaged) from problem
 
 
-def _continue(config: RunConfig, stream: Stream, folder: Path) -> tuple[Method, Scorebook, list[TaskResult]]:
+def _fresh(config: RunConfig, stream: Stream) -> Method:
+    """The method, untrained. What it cannot learn is refused here, before anything of the run is written."""
+    method = config.make_method(stream.image_shape)
+    for task in stream:
+        if task.n_classes < method.least_classes:
+            raise UserError(
+                f"'{config.method}' cannot learn {task.name}, which has the class '{task.class_names[0]}' alone: it "
+                f"learns by telling a task's own classes apart, and needs at least {method.least_classes}."
+            )
+    return method
+
+
+def _continue(fresh: Method | None, stream: Stream, folder: Path) -> tuple[Method, Scorebook, list[TaskResult]]:
     """What an earlier, interrupted execution of the same run left, or a fresh start.
 
     A task's learning depends only on the seed, its number and the state before it, so going on at a task's end gives
     what the unbroken run would have given. Within a task the checkpoints know how far it is.
     """
     book = Scorebook(stream.tests)
-    if not (folder / "model.safetensors").exists():
-        return config.make_method(stream.image_shape), book, []
+    if fresh is not None and not (folder / "model.safetensors").exists():
+        return fresh, book, []
     method = load_model(folder / "model.safetensors")
     book.restore(read_scores(folder / "scores.safetensors", [task.n_classes for task in method.tasks]))
     return method, book, read_results(folder / "metrics.jsonl", len(method.tasks))

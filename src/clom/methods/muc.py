@@ -97,6 +97,7 @@ class Muc(SharedNetwork):
     settings_type = MucSettings
     settings: MucSettings
     read_by_scores = ("backbone", "head", "side")
+    least_classes = 2  # its cross-entropy is over the classes of the new task alone
 
     def __init__(self, net: NetSettings, settings: MucSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)

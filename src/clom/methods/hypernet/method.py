@@ -108,6 +108,7 @@ class HyperNet(Method):
 
     name = "hypernet"
     settings_type = HyperNetSettings
+    least_classes = 2  # its cross-entropy is over the classes of the task alone
     settings: HyperNetSettings
 
     def __init__(self, net: NetSettings, settings: HyperNetSettings, image_shape: Sequence[int], seed: int = 0) -> None:
