@@ -262,12 +262,12 @@ def test_a_damaged_run_folder_says_which_file(finished: RunResult, tmp_path: Pat
 
 @pytest.mark.parametrize("method", ["clom-no-calibration", "clom-no-ood"])
 def test_variants_run(method: str, tmp_path: Path) -> None:
-    config = tiny(TWO_TASKS | {"data.sizes": [3, 1]}, method=method)
+    config = tiny(TWO_TASKS | {"data.sizes": [3, 2]}, method=method)
     result = run(config, tmp_path)
     preferred = "none" if method == "clom-no-calibration" else "memory"
     assert next(iter(result.summary["cil_by_calibration"])) == preferred
     assert (result.summary["memory_bytes"] == 0) == (preferred == "none")
-    assert result.class_names == (("0", "1", "2"), ("3",))
+    assert result.class_names == (("0", "1", "2"), ("3", "4"))
 
 
 def test_a_memory_of_nothing_is_no_calibration(tmp_path: Path) -> None:
