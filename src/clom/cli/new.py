@@ -12,51 +12,51 @@ from rich.console import Console
 
 from clom.errors import UserError, shorten
 
-Kind = Literal["method", "score"]
+Kind = Literal["method", "experiment", "score"]
 NEXT = {
-    "method": "clom run digits-5t --budget smoke --method {file}:{class_name}",
-    "score": "clom scores RUN --score {file}:{class_name}",
+    "method": ["python {file}", "clom run digits-5t --budget smoke --method {file}:{class_name}"],
+    "experiment": ["clom run {file} --budget smoke"],
+    "score": ["python {file}", "clom scores RUN --score {file}:{class_name}"],
 }
+"""What to type next: the check, where there is one, then how to use it."""
 
 
 def new_command(kind: Kind, name: str, /, *, out: Path | None = None) -> None:
-    """Write a commented starting file for a method or a score of your own.
+    """Write a commented starting file for a method, an experiment or a score of your own.
 
     The file works as it is: change it step by step, and check it whenever you like.
 
     Parameters
     ----------
     kind
-        What it is to be: method or score.
+        What it is to be: method, experiment or score.
     name
         Its name, for example my-method: lower-case letters, digits and dashes.
     out
-        The file to write; by default the name with the right ending, here.
+        The file to write, by default called after the name, in this folder.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise UserError(f"'{shorten(name)}' is no name: use lower-case letters, digits and dashes, such as my-{kind}.")
-    path = out or Path(name.replace("-", "_") + ".py")
-    if path.suffix != ".py":
-        raise UserError(f"{path} should end in .py: what is written is Python.")
+    ending = ".yaml" if kind == "experiment" else ".py"
+    path = out or Path((name if kind == "experiment" else name.replace("-", "_")) + ending)
+    if path.suffix != ending:
+        raise UserError(f"{path} should end in {ending}, as every {kind} does.")
     class_name = "".join(part.capitalize() for part in name.split("-"))
-    write_new(path, template(kind, name, class_name, path.name))
+    write_new(path, template(kind, ending, name, class_name, path))
     console = Console()
-    file = shlex.quote(str(path))
-    for text in (
-        f"Wrote {path}. Check it:",
-        f"    python {file}",
-        "Then use it:",
-        f"    {NEXT[kind].format(file=file, class_name=class_name)}",
-    ):
+    console.print(f"Wrote {path}. It works as it is:", highlight=False, soft_wrap=True, markup=False)
+    for command in NEXT[kind]:
+        text = "    " + command.format(file=shlex.quote(str(path)), class_name=class_name)
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def template(kind: Kind, name: str, class_name: str, file: str) -> str:
-    """The starting file of a kind, under these names."""
-    text = (resources.files("clom.cli") / "templates" / f"{kind}.py").read_text(encoding="utf-8")
+def template(kind: Kind, ending: str, name: str, class_name: str, path: Path) -> str:
+    """The starting file of a kind, with its own names instead of those of the example."""
+    text = (resources.files("clom.cli") / "templates" / f"{kind}{ending}").read_text(encoding="utf-8")
     for placeholder, value in {
-        f"my_{kind}.py": file,
-        f"my-{kind}": name,
+        f"my_{kind}{ending}": path.name,
+        f"my-{kind}{ending}": path.name,
+        f"my-{kind}": path.stem if kind == "experiment" else name,  # an experiment is called after its file
         f"My{kind.capitalize()}": class_name,
     }.items():
         text = text.replace(placeholder, value)

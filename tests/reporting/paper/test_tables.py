@@ -189,6 +189,14 @@ def test_markdown_marks_the_best_and_dashes_what_is_missing() -> None:
     assert lines["Co2L"] == f"| Co2L | {DASH} | {DASH} |"
 
 
+def test_an_experiment_of_ones_own_shows_what_was_measured() -> None:
+    rows = [made_up("hat", experiment="birds-3t"), made_up("mine", experiment="birds-3t"), made_up("clom")]
+    table = make_table("main", rows, experiments=["birds-3t"])
+    assert [line.label for line in table.lines] == ["HAT", "mine"]
+    both = make_table("main", rows, experiments=["birds-3t", "mnist-5t"])
+    assert {"CLOM", "HAT", "mine", "Co2L"} <= {line.label for line in both.lines}
+
+
 def test_one_alone_is_not_the_best() -> None:
     assert "**" not in to_markdown(make_table("parameters", [made_up()]))
     assert "**" not in to_markdown(make_table("ood", [made_up()], experiments=["mnist-5t"]))

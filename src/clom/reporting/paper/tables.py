@@ -17,6 +17,7 @@ in question. What was not measured stays empty.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from clom.errors import UserError, unknown
 from clom.experiments.catalogue import BUDGETS, experiment_names
@@ -45,7 +46,14 @@ def make_table(name: str, rows: Iterable[Row], budget: str = "cpu", experiments:
         raise unknown("budget", budget, BUDGETS)
     rows = list(rows)
     check_experiments(experiments, rows)
-    return TABLES[name](Results(rows, budget), list(experiments))
+    return _without_empty_lines(TABLES[name](Results(rows, budget), list(experiments)))
+
+
+def _without_empty_lines(table: Table) -> Table:
+    """Of experiments that the paper knows nothing about, only what was measured."""
+    if any(entry.paper for line in table.lines for entry in line.entries):
+        return table
+    return replace(table, lines=tuple(line for line in table.lines if any(entry.ours for entry in line.entries)))
 
 
 def check_experiments(wanted: Iterable[str], rows: Iterable[Row]) -> None:
