@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from clom.reporting.labels import cil_label
+
 if TYPE_CHECKING:
     from clom.experiments.run import RunResult, TaskResult
     from clom.learning.progress import Progress as Step
@@ -114,9 +116,8 @@ def result_table(result: RunResult) -> Table:
     table.add_column("task")
     table.add_column("classes")
     table.add_column("TIL", justify="right")
-    names = {"memory": "CIL", "scale": "CIL, no stored samples", "none": "CIL, not calibrated"}
     for name in last.by_calibration:
-        table.add_column(names.get(name, f"CIL, {name}"), justify="right")
+        table.add_column(cil_label(name), justify="right")
     for task, til in enumerate(last.til_by_task):
         cil = [f"{100 * way.cil_by_task[task]:.1f}" for way in last.by_calibration.values()]
         table.add_row(str(task + 1), _short(result.class_names[task]), f"{100 * til:.1f}", *cil)

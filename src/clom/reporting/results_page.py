@@ -13,7 +13,9 @@ from clom.errors import UserError
 from clom.experiments.catalogue import BUDGETS, read_experiment
 from clom.experiments.ledger import Row
 from clom.files import write_atomically
-from clom.reporting.paper.numbers import Results, experiment_label, figure_of, method_label, number_of
+from clom.methods.registry import method_label
+from clom.reporting.labels import cil_label
+from clom.reporting.paper.numbers import Results, experiment_label, figure_of, number_of
 from clom.reporting.paper.orderings import Measure, Orderings, Pair, orderings
 from clom.reporting.paper.rendering import DASH, number_text, to_markdown
 from clom.reporting.paper.tables import make_table
@@ -113,8 +115,8 @@ def _title(experiment: str) -> str:
 _COLUMNS = {
     "TIL": "til",
     "CIL": "cil",
-    "CIL, no stored samples": "cil.scale",
-    "CIL, not calibrated": "cil.none",
+    cil_label("scale"): "cil.scale",
+    cil_label("none"): "cil.none",
     "AUC": "auc_maxlogit",
     "TaskDR": "task_detection",
     "forgetting": "forgetting",

@@ -184,7 +184,7 @@ def test_markdown_marks_the_best_and_dashes_what_is_missing() -> None:
     lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("|")}
     assert lines["CLOM"] == "| CLOM | **99.0** (99.9) | **90.0** (96.9) |"
     assert lines["HAT"] == "| HAT | **99.0** (99.9) | 80.0 (81.9) |"
-    assert lines["joint training"] == "| joint training | 99.0 | 99.0 |"  # a bound is no competitor
+    assert lines["Joint training"] == "| Joint training | 99.0 | 99.0 |"  # a bound is no competitor
     assert lines["OWM"] == f"| OWM | {DASH} (99.7) | {DASH} (95.8) |"
     assert lines["Co2L"] == f"| Co2L | {DASH} | {DASH} |"
 

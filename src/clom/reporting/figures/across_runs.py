@@ -21,13 +21,13 @@ from matplotlib.patches import Rectangle
 from clom.errors import UserError
 from clom.experiments.catalogue import size_of
 from clom.experiments.ledger import Row
+from clom.methods.registry import method_label
 from clom.reporting.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, STYLE, panels, save
 from clom.reporting.paper.numbers import (
     BOUNDS,
     TIL_SYSTEMS,
     Results,
     experiment_label,
-    method_label,
     method_order,
     number_of,
 )

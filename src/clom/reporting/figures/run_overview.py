@@ -9,11 +9,10 @@ from matplotlib import pyplot as plt
 
 from clom.experiments.run import RunResult
 from clom.reporting.figures.style import BLUE, GREEN, GREY, ORANGE, STYLE
+from clom.reporting.labels import cil_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_NAMES = {"memory": "CIL, calibrated on memory", "scale": "CIL, no stored samples", "none": "CIL, not calibrated"}
 
 
 def draw_run(result: RunResult) -> list[Path]:
@@ -45,7 +44,7 @@ def _accuracy(axis: Axes, result: RunResult) -> None:
     for name in history[-1].by_calibration:
         marker, colour = styles.get(name, ("x-", GREY))
         values = [100 * e.by_calibration[name].cil for e in history]
-        axis.plot(x, values, marker, color=colour, label=_NAMES.get(name, name))
+        axis.plot(x, values, marker, color=colour, label=cil_label(name))
     axis.set(xlabel="tasks learned", ylabel="accuracy (%)", title="accuracy over all tasks so far", xticks=list(x))
     axis.set_ylim(min(axis.get_ylim()[0], 50), 101)
     axis.grid(alpha=0.25)

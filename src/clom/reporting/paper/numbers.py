@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clom.experiments.ledger import Row
-from clom.methods import registry
 from clom.methods.registry import BUILT_IN, PAPER_METHODS
 from clom.reporting.paper.published import read_paper
 
-BOUNDS: Mapping[str, str] = {"finetune": "fine-tuning", "joint": "joint training"}
+BOUNDS = frozenset({"finetune", "joint"})
 """Not in the paper: what is lost without any protection, and what all data at once would give."""
 PAPER_NAMES: Mapping[str, str] = {name: BUILT_IN[name].short for name in PAPER_METHODS if name not in BOUNDS}
 """Our name -> the paper's."""
@@ -51,10 +50,6 @@ PERCENT = frozenset(
 def method_order() -> list[str]:
     """The registry's order."""
     return list(PAPER_METHODS)
-
-
-def method_label(method: str) -> str:
-    return PAPER_NAMES.get(method) or BOUNDS.get(method) or registry.method_label(method)
 
 
 def experiment_label(experiment: str) -> str:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from clom.errors import UserError, unknown
 from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.ledger import Row
-from clom.methods.registry import BUILT_IN
+from clom.methods.registry import BUILT_IN, method_label
 from clom.reporting.paper.ablations import augmentation_table, memory_table, scale_table
 from clom.reporting.paper.numbers import (
     BOUNDS,
@@ -30,7 +30,6 @@ from clom.reporting.paper.numbers import (
     Number,
     Results,
     experiment_label,
-    method_label,
     method_order,
     paper_has,
     paper_number,

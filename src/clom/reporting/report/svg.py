@@ -19,6 +19,7 @@ from torch import Tensor
 
 from clom.evaluation.metrics import Evaluation
 from clom.experiments.run import TaskResult
+from clom.reporting.labels import cil_label
 from clom.reporting.paper.numbers import Number
 
 matplotlib.use("Agg")  # no screen needed
@@ -52,7 +53,6 @@ _STYLE: dict[Any, Any] = {
     "ytick.color": LINE,
     "ytick.labelcolor": SOFT,
 }
-_WAYS = {"memory": "CIL, calibrated on memory", "scale": "CIL, scaled", "none": "CIL, not calibrated"}
 _DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)))
 _MARKERS = "osv^D*"
 
@@ -72,9 +72,7 @@ class Charts:
             for number, name in enumerate(history[-1].by_calibration):
                 values = [100 * e.by_calibration[name].cil for e in history]
                 colour = SOFT if number else ACCENT
-                label = (
-                    _WAYS.get(name, f"CIL, {name}") if len(history[-1].by_calibration) > 1 else "CIL, task not given"
-                )
+                label = cil_label(name) if len(history[-1].by_calibration) > 1 else "CIL, task not given"
                 style: dict[str, Any] = {
                     "color": colour,
                     "linestyle": _DASHES[number % 6],
