@@ -5,29 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
+from clom.data import folders
 from clom.data.folders import Pictures
-from clom.data.stream import Task
 from clom.errors import UserError
-from clom.learning.context import TrainingContext
 from clom.learning.progress import Progress
 from clom.locks import Lock
 from clom.methods.families.base import Method
-from clom.methods.ncm import Ncm, NcmSettings
-from clom.nets import AdapterSettings, ResNet18Settings
+from clom.nets import ResNet18Settings
 from clom.photos import presets as create
+from clom.photos import teach as teach_module
 from clom.photos.teach import LessonPlan, Listener, teach
-from clom.photos.timing import estimate_seconds
 from clom.storage.describe import describe
 from clom.storage.fingerprint import fingerprint
 from clom.storage.model_file import load_model, save_model
-from photos.pictures import ADAPTER, CONV, SIDE, clom, coloured, ncm, pictures, write_pictures
+from photos.pictures import CONV, SIDE, clom, coloured, ncm, pictures, write_pictures
 
 
 def small(method: str = "clom", backbone: str = "efficientnet-lite0", seed: int = 0) -> Method:
@@ -113,12 +111,39 @@ def test_the_listener_hears_files_a_plan_and_steps_in_this_order(path: Path, tmp
     plan = heard[11]
     assert isinstance(plan, LessonPlan)
     assert (plan.task, plan.n_train, plan.n_validation) == ("warm", 8, 2)
-    assert plan.seconds is not None
-    assert plan.seconds > 0
     assert [file.path.name for file in plan.skipped] == ["broken.png"]
     assert lesson.skipped == plan.skipped
     assert heard[12:]
     assert all(isinstance(step, Progress) for step in heard[12:])
+
+
+def test_what_is_to_be_learned_is_checked_once_and_before_any_file_is_decoded(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, calls = write_pictures(tmp_path / "warm", "red", "grey"), list[str]()
+
+    def count(module: ModuleType, name: str) -> None:
+        honest = getattr(module, name)
+
+        def counted(*args: object, **options: object) -> object:
+            calls.append(name)
+            return honest(*args, **options)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(teach_module, "check_new")
+    count(folders, "_classes")
+    count(folders, "read_picture")
+    teach(path, folder, method="ncm")
+    assert calls[:3] == ["_classes", "check_new", "read_picture"]
+    assert (calls.count("_classes"), calls.count("check_new")) == (1, 1)
+    calls.clear()
+    with pytest.raises(UserError, match="knows these classes already"):
+        teach(path, folder, "other")
+    assert calls == ["_classes", "check_new"]
+    calls.clear()
+    teach(path, lambda size: given("blue", "green"), "cold")
+    assert calls == ["check_new"]
 
 
 def test_a_link_stays_a_link(path: Path, tmp_path: Path) -> None:
@@ -241,7 +266,7 @@ def test_a_second_teacher_is_refused(taught: Path, tmp_path: Path) -> None:
         assert f"being taught by process {os.getpid()}" in refused(taught, lambda size: given("blue", "grey"), "sea")
 
 
-# --- names, estimates, descriptions ----------------------------------------------------------------------------------
+# --- names, descriptions -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("folder", "name"), [("bees/train", "bees"), ("bees", "bees"), ("bees/Photos", "bees")])
@@ -252,55 +277,6 @@ def test_names_that_say_something(path: Path, tmp_path: Path, folder: str, name:
 def test_pictures_in_memory_are_numbered(path: Path) -> None:
     assert teach(path, lambda size: given("red", "green"), method="ncm").task == "task 1"
     assert teach(path, lambda size: given("blue", "grey")).task == "task 2"
-
-
-class Slow(Ncm):
-    """Takes a fixed time for each step, as if on a clock of its own."""
-
-    steps = ("views", 10), ("adapters", 4), ("other", 2)
-    taken = 0
-
-    def _learn(self, task: Task, context: TrainingContext) -> None:
-        for phase, total in self.steps:
-            for done in range(1, total + 1):
-                Slow.taken += 1
-                context.report(Progress(0, phase, done, total, 1, 1, 0.0))
-
-
-def slow_estimate(monkeypatch: pytest.MonkeyPatch, seconds_of_a_step: float) -> float | None:
-    monkeypatch.setattr(Slow, "taken", 0)
-    monkeypatch.setattr(time, "perf_counter", lambda: seconds_of_a_step * Slow.taken)
-    return estimate_seconds(Slow(ADAPTER, NcmSettings(), (3, SIDE, SIDE)), given("red", "green").task("a"))
-
-
-def test_the_estimate_is_that_of_the_steps_that_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten steps of three seconds are 85% of the time; two steps after the first are seen."""
-    assert slow_estimate(monkeypatch, 3.0) == pytest.approx(10 * 3.0 / 0.85)
-    assert Slow.taken == 3
-
-
-def test_what_is_over_before_it_can_be_estimated_takes_as_long_as_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert slow_estimate(monkeypatch, 0.01) == pytest.approx(0.16)
-
-
-def test_a_later_phase_is_watched_if_the_first_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The phase that takes 14% of the time is seen to take 4 x 1.5 seconds."""
-    monkeypatch.setattr(Slow, "steps", (("views", 1), ("adapters", 4)))
-    assert slow_estimate(monkeypatch, 1.5) == pytest.approx(4 * 1.5 / 0.14)
-
-
-def test_an_estimate_changes_nothing() -> None:
-    method = clom(net=CONV)
-    before = {name: value.clone() for name, value in method.state_dict().items()}
-    assert estimate_seconds(method, given("red", "green").task("a")) is not None
-    assert method.tasks == []
-    assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
-
-
-def test_no_estimate_where_learning_fails() -> None:
-    broken = Ncm(AdapterSettings(weights="random", width=0.05), NcmSettings(), (3, SIDE, SIDE))
-    broken.backbone.ready = False
-    assert estimate_seconds(broken, given("red", "green").task("a")) is None
 
 
 def test_the_description_is_complete(taught: Path) -> None:

@@ -100,16 +100,13 @@ class _Reading:
 
 
 def _show_plan(console: Console, model: Path, plan: LessonPlan) -> None:
-    from clom.cli.display import duration
-
     say(
         console,
         f"'{plan.task}': {len(plan.class_names)} classes, {plan.n_train + plan.n_validation} photos; "
         f"{plan.n_train} to learn from, {plan.n_validation} held out to check it.",
     )
     show_skipped(console, plan.skipped)
-    if plan.seconds is not None:
-        say(console, f"Learning takes about {duration(plan.seconds)}. Until it is done, {model} stays as it is.")
+    say(console, f"Until it is learned, {model} stays as it is.")
 
 
 def show_skipped(console: Console, skipped: Sequence[Skipped]) -> None:

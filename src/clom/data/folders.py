@@ -58,13 +58,17 @@ def read_folder(
     *,
     least_images: int = 5,
     least_classes: int = 2,
+    on_classes: Callable[[tuple[str, ...]], None] | None = None,
     on_file: Callable[[int, int], None] | None = None,
 ) -> Pictures:
     """All pictures of `folder/class/file` as squares of `size` pixels in three colours.
 
-    `on_file` is told after every file how many of how many are done. Too few classes or pictures are refused.
+    `on_classes` is called with the names of the classes before any picture is read, and may refuse them; `on_file` is
+    told after every file how many of how many are done. Too few classes or pictures are refused.
     """
     classes, skipped = _classes(folder, least_classes)
+    if on_classes is not None:
+        on_classes(tuple(classes))
     files = [(path, label) for label, inside in enumerate(classes.values()) for path in inside]
     pixels, labels, paths = list[Tensor](), list[int](), list[Path]()
     for done, (path, label) in enumerate(files, start=1):
@@ -79,11 +83,6 @@ def read_folder(
     _check_amounts(folder, tuple(classes), labels, skipped, least_images)
     images = Images(torch.stack(pixels), torch.tensor(labels))
     return Pictures(tuple(classes), images, tuple(paths), tuple(sorted(skipped, key=lambda file: str(file.path))))
-
-
-def class_names_of(folder: Path, least_classes: int = 2) -> tuple[str, ...]:
-    """The names that `read_folder` would give the classes, without reading a picture."""
-    return tuple(_classes(folder, least_classes)[0])
 
 
 def picture_files(folder: Path) -> list[Path]:

@@ -75,15 +75,22 @@ def to_unit(pixels: Tensor) -> Tensor:
     return pixels.to(torch.float32).div_(255.0) if pixels.dtype == torch.uint8 else pixels
 
 
-def fitted(images: Images, shape: Sequence[int]) -> Images:
-    """The same pictures with the channels and size of `shape`: resampled smoothly, colours averaged, grey repeated."""
+def resized(pixels: Tensor, shape: Sequence[int]) -> Tensor:
+    """uint8 pixels with the channels and size of `shape`: resampled smoothly, colours averaged, grey repeated."""
     channels, height, width = shape
-    values = images.pixels.float()
+    if tuple(pixels.shape[1:]) == (channels, height, width):
+        return pixels
+    values = pixels.float()
     if values.shape[1] != channels:
         values = values.mean(1, keepdim=True).expand(-1, channels, -1, -1)
     if values.shape[2:] != (height, width):
         values = functional.interpolate(values, (height, width), mode="bilinear", antialias=True)
-    return Images(values.round().clamp(0, 255).to(torch.uint8), images.labels)
+    return values.round().clamp(0, 255).to(torch.uint8)
+
+
+def fitted(images: Images, shape: Sequence[int]) -> Images:
+    """The same images `resized`."""
+    return Images(resized(images.pixels, shape), images.labels)
 
 
 def middle_square(images: Images, side: int) -> Images:

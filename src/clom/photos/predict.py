@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clom.data.images import Images, fitted
+from clom.data.images import resized
 from clom.errors import UserError
 from clom.methods.families.base import Method
 from clom.ood.rejection import FALSE_REJECTION, check_rate, is_unknown
@@ -63,7 +63,8 @@ class Predictor:
         """One answer for each image; `task` is given if it is known which task they belong to."""
         check_rate(false_rejection)
         numbers = list(range(len(self.method.tasks))) if task is None else [self.method.task_number(task)]
-        pixels = suited(self.method, pixels)
+        if pixels.dtype == torch.uint8:
+            pixels = resized(pixels, self.method.image_shape)
         blocks, belonging = self.method.blocks_and_belonging(pixels, None if task is None else numbers)
         calibration = self.calibration if task is None else self.calibration.for_task(numbers[0])
         chances = (self.logit_scale * torch.cat(calibration(blocks), 1)).softmax(1)
@@ -87,13 +88,6 @@ class Predictor:
             familiarity=familiarity,
             belonging={tasks[task].name: score for task, score in own.items()},
         )
-
-
-def suited(method: Method, pixels: Tensor) -> Tensor:
-    """Bytes of photos in the size and colours that the model was made for."""
-    if tuple(pixels.shape[1:]) == method.image_shape or pixels.dtype != torch.uint8:
-        return pixels
-    return fitted(Images(pixels, torch.zeros(len(pixels), dtype=torch.int64)), method.image_shape).pixels
 
 
 def _logit_scale(method: Method) -> float:

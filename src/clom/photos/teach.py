@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from clom.data.folders import Pictures, Skipped, class_names_of, read_folder
+from clom.data.folders import Pictures, Skipped, read_folder
 from clom.data.images import Images, fitted
 from clom.data.stream import Task
 from clom.errors import UserError
@@ -23,7 +23,6 @@ from clom.locks import Lock
 from clom.methods.families.base import Method
 from clom.methods.families.task_record import TaskRecord, now
 from clom.photos import presets as create
-from clom.photos.timing import estimate_seconds
 from clom.storage.checkpoints import beside_model, lesson_folder
 from clom.storage.fingerprint import fingerprint
 from clom.storage.model_file import load_model, save_model
@@ -44,8 +43,6 @@ class LessonPlan:
     n_train: int
     n_validation: int
     skipped: tuple[Skipped, ...]
-    seconds: float | None
-    """How long it will take, if that can be told."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class Listener:
     on_file: Callable[[int, int], None] | None = None
     """After every file: how many of how many were read."""
     on_plan: Callable[[LessonPlan], None] | None = None
-    """Once, before learning. Without it no time is spent on an estimate."""
+    """Once, before learning."""
     on_step: OnProgress = ignore
     """After every step of learning."""
 
@@ -95,9 +92,9 @@ def teach(
 ) -> Lesson:
     """Add the classes of `source` as one task to the model at `path`, which is made if it is not there.
 
-    The file is replaced in one piece at the end; whatever happens before, the old one stays, and the same lesson again
-    goes on where the interrupted one was. `method`, `backbone` and
-    `seed` are for a new model; an existing one must not contradict them. One process at a time can teach a model.
+    The file is replaced in one piece at the end; whatever happens before, the old one stays, and the same call again
+    resumes an interrupted lesson. `method`, `backbone` and `seed` are for a new model; an existing one must not
+    contradict them. One process at a time can teach a model.
     """
     listener = listener or Listener()
     with Lock(path):
@@ -105,30 +102,41 @@ def teach(
         created = not path.exists()
         learner = make_learner(method, backbone, seed) if created else _open(path, method, backbone, seed)
         name = name or _default_name(learner, source)
-        check_news(learner, name, class_names_of(source) if isinstance(source, Path) else ())
-        size = learner.image_shape[-1]
-        pictures = read_folder(source, size, on_file=listener.on_file) if isinstance(source, Path) else source(size)
-        lesson = learn_pictures(learner, pictures, name, listener, partial(beside_model, path))
+        pictures = _pictures(source, learner, name, listener)
+        lesson = _learn(learner, pictures, name, listener, partial(beside_model, path))
         save_model(path.resolve(), learner)  # a link stays a link
         shutil.rmtree(lesson_folder(path), ignore_errors=True)
     return replace(lesson, created=created)
 
 
-def learn_pictures(
+def learn_pictures(learner: Method, pictures: Pictures, name: str) -> Lesson:
+    """Teach a method that is in memory, and record what there is to know about the new task."""
+    check_new(learner, name, pictures.class_names)
+    return _learn(learner, pictures, name, Listener())
+
+
+def _pictures(source: Source, learner: Method, name: str, listener: Listener) -> Pictures:
+    """What is to be learned, once it is clear that it is new; of a folder before any file in it is decoded."""
+    size, check = learner.image_shape[-1], partial(check_new, learner, name)
+    if isinstance(source, Path):
+        return read_folder(source, size, on_classes=check, on_file=listener.on_file)
+    pictures = source(size)
+    check(pictures.class_names)
+    return pictures
+
+
+def _learn(
     learner: Method,
     pictures: Pictures,
     name: str,
-    listener: Listener | None = None,
+    listener: Listener,
     checkpoints_of: Callable[[Method, Task], Checkpoints] | None = None,
 ) -> Lesson:
-    """Teach a method that is in memory, and note what there is to know about the new task."""
-    listener = listener or Listener()
-    check_news(learner, name, pictures.class_names)
-    task = _suited(learner, pictures.task(name, seed=learner.seed))
+    task = pictures.task(name, seed=learner.seed)
+    train, validation = (fitted(images, learner.image_shape) for images in (task.train, task.validation))
+    task = replace(task, train=train, validation=validation)
     if listener.on_plan is not None:
-        seconds = estimate_seconds(learner, task)
-        sizes = len(task.train), len(task.validation)
-        listener.on_plan(LessonPlan(name, task.class_names, *sizes, pictures.skipped, seconds))
+        listener.on_plan(LessonPlan(name, task.class_names, len(train), len(validation), pictures.skipped))
     started = time.perf_counter()
     learner.learn(task, TrainingContext(listener.on_step, checkpoints_of(learner, task) if checkpoints_of else None))
     record, accuracy_among_all = examine(learner, task)
@@ -173,7 +181,7 @@ def make_learner(method: str | None, backbone: str | None, seed: int | None) -> 
     return create.new_method(**chosen, seed=seed or 0)
 
 
-def check_news(learner: Method, name: str, class_names: tuple[str, ...]) -> None:
+def check_new(learner: Method, name: str, class_names: tuple[str, ...]) -> None:
     """Refuse what the model knows already, before any time is spent on it."""
     tasks = {task.name for task in learner.tasks}
     if name in tasks:
@@ -219,14 +227,6 @@ def _default_name(learner: Method, source: Source) -> str:
     place = source.resolve()
     names = [folder.name for folder in (place, place.parent) if folder.name]
     return next((name for name in names if name.lower() not in _SAY_NOTHING), place.name or "photos")
-
-
-def _suited(learner: Method, task: Task) -> Task:
-    """The task in the size and colours that the model was made for."""
-    if tuple(task.train.pixels.shape[1:]) == learner.image_shape:
-        return task
-    train, validation = (fitted(images, learner.image_shape) for images in (task.train, task.validation))
-    return replace(task, train=train, validation=validation)
 
 
 def _counts(images: Images, n_classes: int) -> tuple[int, ...]:

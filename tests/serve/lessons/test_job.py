@@ -21,7 +21,7 @@ def told(*events: dict[str, Any]) -> Job:
     return job
 
 
-PLAN = {"event": "plan", "seconds": 60.0}
+PLAN = {"event": "plan"}
 
 
 def test_states_follow_the_events() -> None:
@@ -34,15 +34,18 @@ def test_states_follow_the_events() -> None:
     assert told({"event": "problem", "text": "no room"}).problem == "no room"
 
 
-def test_the_time_left_is_the_estimate_and_then_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_follows_from_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lesson that is resumed begins somewhere: what earlier processes did says nothing about the pace."""
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     assert told().seconds_left is None
     job = told(PLAN)
+    assert job.seconds_left is None
+    job.note({"event": "step", "phase": "features", "share": 0.5})
+    assert job.seconds_left is None
     now = 110.0
-    assert job.seconds_left == 50
-    job.note({"event": "step", "phase": "features", "share": 0.25})
-    assert job.seconds_left == pytest.approx(30)
+    job.note({"event": "step", "phase": "features", "share": 0.75})
+    assert job.seconds_left == pytest.approx(10)
     job.state = "done"
     assert job.seconds_left is None
 

@@ -67,7 +67,7 @@ def test_cancelling_leaves_the_model_as_it_was(tmp_path: Path) -> None:
         kept = Kept(path)
         assert kept.folder.stat().st_mode & 0o777 == 0o700
         wait_until(lambda: client.job(job["id"])["progress"] > 0)
-        assert client.job(job["id"])["seconds_left"] > 0
+        wait_until(lambda: (client.job(job["id"])["seconds_left"] or 0) > 0)
         worker = service.jobs._worker
         assert worker is not None
         assert worker._process is not None

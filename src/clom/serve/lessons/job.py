@@ -12,6 +12,7 @@ State = Literal["preparing", "learning", "checking", "done", "failed", "cancelle
 RUNNING = ("preparing", "learning", "checking")
 WAITING = ("failed", "interrupted")
 """Ended, but its pictures are kept: it can go on or be given up."""
+_LEAST_SHARE = 0.01  # of a lesson, before its pace tells how long the rest takes
 
 
 @dataclass(eq=False)
@@ -23,10 +24,10 @@ class Job:
     phase: str = ""
     share: float = 0.0
     problem: str = ""
-    estimate: float | None = None
     lesson: dict[str, Any] | None = None
     checks: list[dict[str, Any]] = field(default_factory=list)
-    learning_since: float | None = None
+    first_step: tuple[float, float] | None = None
+    """The share that was done, and the time, when the first step was reported: a resumed lesson does not begin at 0."""
     saved: bool = False
     revision: int = 0
 
@@ -36,13 +37,12 @@ class Job:
 
     @property
     def seconds_left(self) -> float | None:
-        """By the pace so far; by the estimate as long as there is none."""
-        if self.over:
+        """By the pace so far; None before that can be told."""
+        if self.over or self.first_step is None:
             return None
-        passed = 0.0 if self.learning_since is None else time.monotonic() - self.learning_since
-        if self.share > 0.1:
-            return max(0.0, passed / self.share * (1 - self.share))
-        return None if self.estimate is None else max(0.0, self.estimate - passed)
+        share, since = self.first_step
+        done = self.share - share
+        return (time.monotonic() - since) / done * (1 - self.share) if done > _LEAST_SHARE else None
 
     def to_json(self) -> dict[str, Any]:
         plan = self.assignment
@@ -64,9 +64,10 @@ class Job:
         """Take in what the process that learns tells."""
         kind = event["event"]
         if kind == "plan":
-            self.estimate, self.state, self.learning_since = event["seconds"], "learning", time.monotonic()
+            self.state = "learning"
         elif kind == "step":
             self.phase, self.share = event["phase"], event["share"]
+            self.first_step = self.first_step or (self.share, time.monotonic())
         elif kind == "saved":
             self.state, self.share, self.saved = "checking", 1.0, True
         elif kind == "done":

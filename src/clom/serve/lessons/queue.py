@@ -108,7 +108,7 @@ class Jobs:
         """Go on with a lesson that ended early, from its last checkpoint if it has one: the result is the same."""
         if job is not self.current or job.state not in WAITING:
             raise Busy("Only a lesson that ended early can go on.")
-        job.state, job.problem, job.share, job.learning_since = "preparing", "", 0.0, None
+        job.state, job.problem, job.share, job.first_step = "preparing", "", 0.0, None
         self._running = asyncio.create_task(self._run(job))
         await self._tell(job)
 

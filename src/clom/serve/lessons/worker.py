@@ -47,7 +47,7 @@ def learn(model: Path) -> None:
     last = 0.0
 
     def on_plan(plan: LessonPlan) -> None:
-        tell("plan", n_train=plan.n_train, n_validation=plan.n_validation, seconds=plan.seconds)
+        tell("plan", n_train=plan.n_train, n_validation=plan.n_validation)
 
     def on_step(step: Progress) -> None:
         nonlocal last

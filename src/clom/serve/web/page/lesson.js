@@ -50,7 +50,7 @@ function drawRunning(job) {
   if (job.state === "preparing") progress.removeAttribute("value"); else progress.value = job.progress;
   const left = job.seconds_left === null ? "" : `, about ${duration(job.seconds_left)} left`;
   box.querySelector(".left").textContent =
-    { preparing: "Getting ready and measuring how long it will take …", checking: "Checking that nothing else changed …" }[job.state] ?? `${percent(job.progress)}${left}`;
+    { preparing: "Getting ready …", checking: "Checking that nothing else changed …" }[job.state] ?? `${percent(job.progress)}${left}`;
 }
 
 function drawWaiting(job) {
