@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clom import plugins
 from clom.errors import UserError
-from clom.plugins import Registry
+from clom.plugins import Registry, loading
 
 
 class Shape:
@@ -28,6 +27,21 @@ def _check(thing: object) -> None:
 
 
 SHAPES: Registry[Any] = Registry("shape", "clom.test_shapes", {"circle": "plugin_files:Circle"}, _check)
+
+SHAPES_FILE = """
+from plugin_files import Shape
+
+class Square(Shape):
+    pass
+
+class Named(Shape):
+    name = "my-name"
+
+class Child(Named):
+    pass
+
+LIMIT = 3
+"""
 
 METHOD = '''
 """A method of one class: the nearest class mean of pixels."""
@@ -56,6 +70,14 @@ class Mine(clom.Method):
         return (pixels.float() / 255).expand(-1, 3, -1, -1).flatten(1)
 '''
 
+NETWORK = """
+from torch import nn
+
+class MyNet(nn.Sequential):
+    def __init__(self, width: int = 8):
+        super().__init__(nn.Conv2d(3, width, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+"""
+
 
 def write(folder: Path, name: str, text: str) -> Path:
     path = folder / name
@@ -78,7 +100,7 @@ def install(folder: Path, name: str, version: str, code: str, points: dict[str, 
 @contextmanager
 def clean(*registries: Registry[Any]) -> Iterator[None]:
     """Registries and plug-ins as they were, afterwards; inside, installed packages are looked for anew."""
-    loaded, path = dict(plugins._loaded), list(sys.path)
+    loaded, path = dict(loading._loaded), list(sys.path)
     entries = [dict(registry._entries) for registry in registries]
     for registry in registries:
         registry._packages = None
@@ -86,7 +108,7 @@ def clean(*registries: Registry[Any]) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = path
-        plugins._loaded.clear()
-        plugins._loaded.update(loaded)
+        loading._loaded.clear()
+        loading._loaded.update(loaded)
         for registry, before in zip(registries, entries, strict=True):
             registry._entries, registry._packages = before, None

@@ -12,9 +12,10 @@ from clom.data.stream import Stream, Task, split
 from clom.evaluation.metrics import Evaluation
 from clom.evaluation.metrics import evaluate as evaluate_scores
 from clom.evaluation.scorebook import Scorebook
-from clom.experiments.config import resolve
+from clom.experiments.config import resolve, with_code_loaded
 from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, register_method
+from clom.nets.networks.registry import register_network
 from clom.ood.predictors import TaskPredictor
 from clom.ood.registry import register_predictor, register_score
 from clom.ood.scores import Outputs, Score
@@ -37,6 +38,7 @@ __all__ = [
     "make_method",
     "register_dataset",
     "register_method",
+    "register_network",
     "register_predictor",
     "register_score",
     "save_model",
@@ -63,7 +65,7 @@ def make_method(
     `overrides` are settings with dots written as double underscores: `learning__plan__epochs=10`. `image_shape` is
     needed only for images of another shape than the experiment's.
     """
-    settings = {option.replace("__", "."): value for option, value in overrides.items()}
+    settings = with_code_loaded({option.replace("__", "."): value for option, value in overrides.items()})
     config = resolve(experiment, METHODS.named(name), budget, seed, settings)
     return config.make_method(image_shape or config.image_shape())
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -16,8 +19,9 @@ from clom.errors import UserError
 from clom.experiments.grid import Cell
 from clom.experiments.run import RunResult
 from clom.methods.registry import METHODS
+from clom.nets.networks.registry import NETS
 from clom.reporting.figures import run_overview as figures
-from plugin_files import METHOD, install, write
+from plugin_files import METHOD, NETWORK, install, write
 
 RUN = ["run", "digits-5t", "--out=run", "--budget=smoke"]
 
@@ -29,7 +33,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
     monkeypatch.setattr(figures, "draw_run", no_picture)
-    with plugin_files.clean(METHODS):
+    with plugin_files.clean(METHODS, NETS):
         yield tmp_path
 
 
@@ -39,7 +43,7 @@ def no_picture(made: RunResult) -> list[Path]:
 
 def clom(*arguments: str) -> int:
     """One command, in a process that knows no plug-in from before."""
-    with plugin_files.clean(METHODS), pytest.raises(SystemExit) as end:
+    with plugin_files.clean(METHODS, NETS), pytest.raises(SystemExit) as end:
         main(list(arguments))
     return end.value.code if isinstance(end.value.code, int) else int(end.value.code is not None)
 
@@ -87,6 +91,54 @@ def test_a_grid_tells_its_runs_what_to_load(elsewhere: Path, monkeypatch: pytest
     assert plugins == [str(path)]
     assert clom(*rest, "--plugin", *plugins) == 0
     assert clom("grid", "grid.yaml") == 2
+
+
+def test_a_network_of_a_file(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(elsewhere, "my_net.py", NETWORK)
+    tiny = ["--set=plan.epochs=1", "--set=net.width=4"]
+    assert clom(*RUN, *tiny, "--method=finetune", "--set=net.kind=my_net.py:MyNet") == 0
+    config = yaml.safe_load((elsewhere / "run/config.yaml").read_text())
+    assert config["net"] == {"kind": "mynet", "width": 4}
+    assert config["plugins"] == {"network": "file my_net.py"}
+    capsys.readouterr()
+    assert clom("resume", "run") == 2
+    assert "The run in run needs the network 'mynet' of my_net.py: repeat" in capsys.readouterr().err
+    assert clom("resume", "run", "--plugin=my_net.py") == 0
+    write(elsewhere, "settings.yaml", "net: {kind: 'my_net.py:MyNet'}\n")
+    assert clom(*RUN[:2], "--config=settings.yaml") == 2
+    assert "only if the command itself names it: pass --plugin my_net.py" in capsys.readouterr().err
+
+
+class Cluster:
+    """Takes jobs as a cluster does, as bytes, and does not do them."""
+
+    jobs: ClassVar[list[bytes]] = []
+
+    def __init__(self, **options: object) -> None: ...
+
+    def update_parameters(self, **options: object) -> None: ...
+
+    def batch(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def submit(self, *job: object) -> None:
+        self.jobs.append(pickle.dumps(job))
+
+
+def test_a_cluster_job_loads_what_its_run_needs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(elsewhere, "my_net.py", NETWORK)
+    monkeypatch.setattr("submitit.AutoExecutor", Cluster)
+    write(
+        elsewhere,
+        "grid.yaml",
+        "experiments: [digits-5t]\nmethods: [finetune]\nbudget: smoke\n"
+        "variants: {mine: {net.kind: mynet, plan.epochs: 1}}\n",
+    )
+    assert clom("grid", "grid.yaml", "--plugin=my_net.py", "--cluster=slurm") == 0
+    ((_, command, folder),) = map(pickle.loads, Cluster.jobs)
+    rest, plugins = take_plugins(command[3:])
+    assert (list(plugins), folder) == ([str(path)], Path("runs/digits-5t-finetune-smoke-s0-mine"))
+    assert '--set net.kind="mynet"' in " ".join(rest)
 
 
 def test_a_file_that_is_read_loads_no_code(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clom.data.formats import read_digits
 from clom.data.stream import Stream, split
@@ -23,10 +23,26 @@ from clom.learning.losses import supervised_contrastive
 from clom.learning.progress import Progress
 from clom.methods.registry import method_class
 from clom.nets import AlexNetSettings, NetSettings, PooledConvSettings, ResNet18Settings, data_parallel, make_net
+from clom.nets.networks.registry import read_net_settings, register_network
 
 ALEXNET = AlexNetSettings(channels=(6, 6, 8), hidden=12, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 DROPOUT = ALEXNET.model_copy(update={"dropout": (0.2, 0.5)})
 RESNET = ResNet18Settings(width=4)
+
+
+class PlainNetwork(nn.Sequential):
+    """What somebody may bring: shared networks take it as it is, masked ones convert it."""
+
+    def __init__(self, dropout: float = 0.2, norm: bool = True) -> None:
+        layers: list[nn.Module] = [nn.Conv2d(3, 6, 3), *([nn.BatchNorm2d(6)] if norm else []), nn.ReLU()]
+        super().__init__(
+            *layers, nn.Dropout(dropout), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
+
+
+register_network("plain")(PlainNetwork)
+PLAIN = read_net_settings({"kind": "plain"})
+PLAIN_WITHOUT_NORM = read_net_settings({"kind": "plain", "norm": False})
 POOLED = PooledConvSettings(channels=(4, 4, 6), hidden=8)
 
 # SGD: Adam's first steps are as long for a gradient that is zero but for rounding as for any other.
@@ -55,8 +71,10 @@ LEARNING: dict[str, tuple[str, NetSettings, dict[str, Any]]] = {
     "clom, trained head": ("clom", ALEXNET, SGD_HEAD),
     "clom, dropout": ("clom", DROPOUT, CONTRASTIVE),
     **{f"{name}, batch norm": (name, RESNET, SETTINGS[name]) for name in ("clom", "hat", "supsup", "finetune")},
+    **{f"{name}, plain network": (name, PLAIN_WITHOUT_NORM, SETTINGS[name]) for name in ("hat", "supsup", "finetune")},
+    "finetune, plain network with batch norm": ("finetune", PLAIN, TRAINING),
 }
-NETS: dict[str, NetSettings] = {"alexnet": DROPOUT, "pooled": POOLED, "resnet": RESNET}
+NETS: dict[str, NetSettings] = {"alexnet": DROPOUT, "pooled": POOLED, "resnet": RESNET, "converted": PLAIN}
 
 
 def learn(case: str) -> dict[str, Any]:

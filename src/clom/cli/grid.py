@@ -115,10 +115,12 @@ def _submit(console: Console, remaining: list[Cell], data: Path | None, out: Pat
     require("slurm", "--cluster")
     from submitit import AutoExecutor
 
+    from clom.experiments.grid import execute_command
+
     executor = AutoExecutor(folder=out / "jobs", cluster=cluster)
     executor.update_parameters(name="clom", timeout_min=24 * 60, cpus_per_task=2)
     with executor.batch():
-        jobs = [executor.submit(cell.run, data) for cell in remaining]
+        jobs = [executor.submit(execute_command, cell.command(data, None), cell.folder) for cell in remaining]
     console.print(f"Submitted {len(jobs)} jobs; their logs are in {out / 'jobs'}.", highlight=False, soft_wrap=True)
     if cluster == "local":
         for job in jobs:

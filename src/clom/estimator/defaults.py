@@ -6,7 +6,7 @@ Tested by tests/estimator/test_classifier.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from clom.estimator.arrays import Layout
 from clom.learning.learners.contrastive import ContrastiveSettings
@@ -14,6 +14,7 @@ from clom.learning.loop import Plan
 from clom.methods.families.base import Method
 from clom.methods.registry import method_class, method_info
 from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
+from clom.nets.networks.registry import NETS, read_net_settings
 from clom.settings import Settings, merged, set_dotted
 
 BACKBONES = ("auto", "alexnet", "resnet18", "efficientnet-lite0")
@@ -25,10 +26,11 @@ _SHORTEST_SWEEP = 8
 def net_for(method: str, backbone: str | Mapping[str, Any], layout: Layout) -> NetSettings:
     """The network of that name in a width for minutes on a CPU, or exactly the one that a mapping describes."""
     if isinstance(backbone, Mapping):
-        kinds: dict[str, type[NetSettings]] = {net.model_fields["kind"].default: net for net in get_args(NetSettings)}
-        if backbone.get("kind") not in kinds:
-            raise ValueError(f"backbone needs a kind, which is one of {', '.join(kinds)}.")
-        return kinds[backbone["kind"]].model_validate(backbone)
+        if backbone.get("kind") not in NETS:
+            raise ValueError(f"backbone needs a kind, which is one of {', '.join(NETS.names())}.")
+        return read_net_settings(backbone)
+    if backbone in NETS and backbone not in BACKBONES:
+        return read_net_settings({"kind": backbone})
     if backbone not in BACKBONES:
         raise ValueError(f"backbone is {', '.join(BACKBONES)} or a mapping of settings, not {backbone!r}.")
     if backbone == "efficientnet-lite0" or (backbone == "auto" and method_class(method).needs_pretrained):

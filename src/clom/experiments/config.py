@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
@@ -17,9 +17,9 @@ from clom.experiments.defaults import network_for, on_top, recipe_for, recipe_se
 from clom.experiments.plain_yaml import parse_yaml, read_yaml
 from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, method_class, method_info
-from clom.nets import NetSettings
+from clom.nets.networks.registry import NETS, AnyNetSettings, network_kind
 from clom.nets.size_limit import SizeLimit
-from clom.plugins import origins, require
+from clom.plugins import Registry, origins, require
 from clom.settings import Settings, explain, merged, set_dotted
 
 S = TypeVar("S", bound=Settings)
@@ -35,7 +35,7 @@ class RunConfig(Settings):
     budget: Budget
     seed: int
     data: DataSettings
-    net: NetSettings
+    net: AnyNetSettings
     settings: dict[str, Any]
     """The method's own settings, all of them, as its `settings_type` resolved them."""
     overrides: dict[str, Any] = Field(default_factory=dict)
@@ -102,6 +102,8 @@ def resolve(
     net = settings.pop("net", None) or found.at(amount).net or found.net or network_for(_pixels(source, found), amount)
     if not isinstance(net, Mapping):
         raise UserError(f"A recipe's net is a group of settings, for example {{kind: resnet18}}, not {net!r:.100}.")
+    if (overrides or {}).get("net.kind", net.get("kind")) != net.get("kind"):
+        net = {}  # another network has other settings
     net = _with_overrides("net", merged(net, {}), given)
     for name, value in given:
         if name.partition(".")[0] not in ("data", "net"):
@@ -112,12 +114,12 @@ def resolve(
         budget=amount,
         seed=seed,
         data=source,
-        net=_checked(_net_type(net), net, "net."),
+        net=_checked(network_kind(str(net.get("kind"))).settings_type, net, "net."),
         settings=_checked(maker.settings_type, settings).model_dump(mode="json"),
-        plugins=origins({METHODS: method, catalog.SETS: source.set}, versions=False),
         title=None if found.built_in else found.title,
         external=() if found.built_in else found.external,
     )
+    config = config.model_copy(update={"plugins": origins(_used(config.model_dump()), versions=False)})
     if not overrides and not recipe:
         return config
     return config.model_copy(update={"overrides": _changes(resolve(experiment, method, budget, seed), config)})
@@ -125,9 +127,13 @@ def resolve(
 
 def require_plugins(content: Mapping[str, Any], needed_by: str) -> None:
     """Refuse what a run's `config.yaml` says if it was made with something that is not known here."""
-    data = content.get("data")
-    named = data.get("set") if isinstance(data, Mapping) else None
-    require({METHODS: content.get("method"), catalog.SETS: named}, content.get("plugins"), needed_by)
+    require(_used(content), content.get("plugins"), needed_by)
+
+
+def _used(content: Mapping[str, Any]) -> dict[Registry[Any], object]:
+    """What a run's settings name."""
+    net, data = (part if isinstance(part := content.get(name), Mapping) else {} for name in ("net", "data"))
+    return {METHODS: content.get("method"), NETS: net.get("kind"), catalog.SETS: data.get("set")}
 
 
 def _with_overrides(group: str, values: dict[str, Any], given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -169,14 +175,6 @@ def _checked(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
         raise explain(problem, kind, prefix) from None
 
 
-def _net_type(net: Mapping[str, Any]) -> type[NetSettings]:
-    kinds: dict[str, type[NetSettings]] = {kind.model_fields["kind"].default: kind for kind in get_args(NetSettings)}
-    name = str(net.get("kind"))  # whatever was given: a list could not be looked up
-    if name not in kinds:
-        raise unknown("network", name, kinds)
-    return kinds[name]
-
-
 def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
     """`name=value` texts; values are read as YAML, so that `0.5`, `true` and `[1, 2]` mean what they say."""
     overrides = {}
@@ -190,9 +188,14 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
             overrides[name.strip()] = parse_yaml(value)
         except ValueError as problem:
             raise UserError(f"The value of --set {name[:100]} cannot be read: {problem}.") from None
-    if isinstance(named := overrides.get("data.set"), str):
-        overrides["data.set"] = catalog.SETS.named(named)  # code that the command itself names
-    return overrides
+    return with_code_loaded(overrides)
+
+
+def with_code_loaded(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides that a person typed: a data set or a network may be code, as `my_file.py:MyNet`, which is loaded."""
+    registries: dict[str, Registry[Any]] = {"data.set": catalog.SETS, "net.kind": NETS}
+    named = {name: overrides[name] for name in registries if isinstance(overrides.get(name), str)}
+    return {**overrides, **{name: registries[name].named(reference) for name, reference in named.items()}}
 
 
 def read_settings_file(path: Path, experiment: str | None = None) -> dict[str, Any]:

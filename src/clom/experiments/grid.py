@@ -76,17 +76,25 @@ class Cell:
         return words
 
     def run(self, data: Path | None = None, threads: int | None = None) -> bool:
-        """Do it in a process of its own, whose output goes to `log.txt`; whether it finished."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "failure.txt").unlink(missing_ok=True)
-        with (self.folder / "log.txt").open("wb") as log:
-            done = subprocess.run(self.command(data, threads), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        if done.returncode == 0 and is_finished(self.folder):
-            return True
-        lines = (self.folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
-        reason = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-        (self.folder / "failure.txt").write_text(f"exit code {done.returncode}: {reason}\n", encoding="utf-8")
-        return False
+        """Do it in a process of its own; whether it finished."""
+        return execute_command(self.command(data, threads), self.folder)
+
+
+def execute_command(command: Sequence[str], folder: Path) -> bool:
+    """Do a run in a process of its own, whose output goes to `log.txt` in its folder; whether it finished.
+
+    A function of plain data: a cluster's job gets nothing whose code another machine might not have loaded.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "failure.txt").unlink(missing_ok=True)
+    with (folder / "log.txt").open("wb") as log:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    if done.returncode == 0 and is_finished(folder):
+        return True
+    lines = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+    reason = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    (folder / "failure.txt").write_text(f"exit code {done.returncode}: {reason}\n", encoding="utf-8")
+    return False
 
 
 def read_grid(path: Path) -> list[Block]:

@@ -41,7 +41,9 @@ class LwfR(ReplayMethod):
     head: CosineHead | LinearHead
 
     def _make_backbone(self) -> Backbone:
-        net = self.net_settings.model_copy(update={"final_relu": self.settings.final_relu})
+        net = self.net_settings
+        if "final_relu" in type(net).model_fields:
+            net = net.model_copy(update={"final_relu": self.settings.final_relu})
         return Backbone(net, self.image_shape[-1])
 
     def _make_head(self, n_features: int) -> CosineHead | LinearHead:

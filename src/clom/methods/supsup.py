@@ -38,7 +38,9 @@ class _Supermasked(MaskedMethod):
         nothing_else: dict[str, bool] = {name: False for name in ("affine", "bias") if name in type(net).model_fields}
         net = net.model_copy(update=nothing_else)  # nothing but masks is learned
         with seeded(seed, "network"):
-            protection = Supermask(make_net(net, image_shape[-1]), settings.supermask)
+            network = make_net(net, image_shape[-1])
+            network.drop_biases()
+            protection = Supermask(network, settings.supermask)
         super().__init__(net, settings, image_shape, seed, protection, learner)
 
     def n_parameters(self) -> int:

@@ -80,7 +80,7 @@ class GatedConv2d(nn.Conv2d):
             return ungated
         values = self._conv_forward(values, self.weight, self.bias)
         (norm,) = self.norms_of(task)
-        return _gated_norm(norm, values, gate)
+        return gated_norm(norm, values, gate)
 
 
 def _conv_of_four_pixels(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -99,7 +99,7 @@ def _conv_of_four_pixels(values: Tensor, weight: Tensor, bias: Tensor | None) ->
     return outputs.view(n_images, 2, 2, n_out).permute(0, 3, 1, 2)
 
 
-def _gated_norm(norm: nn.BatchNorm2d, values: Tensor, gate: Tensor | None) -> Tensor:
+def gated_norm(norm: nn.BatchNorm2d, values: Tensor, gate: Tensor | None) -> Tensor:
     """`gate * norm(values)` by way of the normalisation's scale and shift."""
     if norm.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
@@ -209,6 +209,14 @@ class Net(nn.Module, ABC):
                 del layer.norms[task]
             elif isinstance(layer, GatedResidual):
                 layer.scales = nn.ParameterList(scale for number, scale in enumerate(layer.scales) if number != task)
+
+    def drop_biases(self) -> None:
+        """Leave nothing to learn but the weights of layers: no biases, no scales and shifts of normalisation. Before
+        the first task."""
+        for layer in self.gated_layers():
+            layer.bias = None
+            if isinstance(layer, GatedConv2d):
+                layer.affine = False
 
     def gated_layers(self) -> Iterator[GatedLayer]:
         for module in self.modules():

@@ -1,4 +1,4 @@
-"""The same networks without gates: one network that all tasks share, and heads that grow."""
+"""Networks without gates: one network that all tasks share, and heads that grow."""
 
 from __future__ import annotations
 
@@ -8,24 +8,65 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clom.nets import NetSettings, make_net
-from clom.nets.data_parallel import split_over_ranks
+from clom.errors import UserError
+from clom.nets.data_parallel import dropout, split_over_ranks, world_size
+from clom.nets.layers import Net, gated_norm
+from clom.nets.net_settings import NetSettings
+from clom.nets.networks.registry import network_kind
 
 
 class Backbone(nn.Module):
-    """Features of images in [0, 1]: a gated network with all gates open and one normalisation for all tasks."""
+    """Features of images in [0, 1]: a plain network as it is, a gated one with all gates open and one normalisation
+    for all tasks."""
+
+    net: nn.Module
 
     def __init__(self, settings: NetSettings, image_size: int) -> None:
         super().__init__()
-        self.net = make_net(settings, image_size)
-        self.net.add_task()
-        self.n_features = self.net.n_features
+        self.net = network_kind(settings.kind).build(settings, image_size)
+        self.n_features = cast(int, self.net.n_features)
+        if isinstance(self.net, Net):
+            self.net.add_task()
+        elif world_size() > 1:
+            _over_ranks(self.net)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.training:
-            return split_over_ranks(lambda part: cast(Tensor, self.net(part, 0, {})), images)
-        features: Tensor = self.net(images, 0, {})
+        return split_over_ranks(self._features, images) if self.training else self._features(images)
+
+    def _features(self, images: Tensor) -> Tensor:
+        features: Tensor = self.net(images, 0, {}) if isinstance(self.net, Net) else self.net(images.contiguous())
         return features
+
+    def keep_layout(self) -> None:
+        """A plain network computes in torch's usual memory layout: much code relies on it (`x.view(len(x), -1)`)."""
+        if not isinstance(self.net, Net):
+            self.net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+
+class _BatchNorm2d(nn.BatchNorm2d):
+    """Of a batch that several processes have divided."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return gated_norm(self, values, None)
+
+
+class _Dropout(nn.Dropout):
+    """Of a batch that several processes have divided."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return dropout(values, self.p, self.training)
+
+
+def _over_ranks(net: nn.Module) -> None:
+    """Let layers that look at a whole batch do so although each process has a part of it."""
+    for name, module in net.named_modules():
+        if type(module) in (nn.BatchNorm2d, nn.Dropout):
+            module.__class__ = _BatchNorm2d if type(module) is nn.BatchNorm2d else _Dropout
+        elif isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
+            raise UserError(
+                f"The layer '{name}' ({type(module).__name__}) cannot be divided among several processes. Start the "
+                "run without torchrun."
+            )
 
 
 class LinearHead(nn.Module):

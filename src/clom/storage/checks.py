@@ -24,6 +24,7 @@ class _Description(BaseModel):
     """The parts that no other type checks."""
 
     method: str
+    net: dict[str, Any]
     image_shape: Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=3, max_length=3)]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     tasks: list[_Task]

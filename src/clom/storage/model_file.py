@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 
 from clom.errors import UserError
 from clom.files import write_atomically
 from clom.methods.families.base import LearnedTask, Method, place
 from clom.methods.families.task_record import TaskRecord
 from clom.methods.registry import METHODS, method_class
-from clom.nets import NetSettings
+from clom.nets.networks.registry import NETS, read_net_settings
 from clom.nets.size_limit import SizeLimit
 from clom.plugins import origins, require
 from clom.storage.checks import check_description, check_numbers
@@ -35,7 +34,7 @@ def save_model(path: Path, method: Method) -> None:
         "seed": method.seed,
         "tasks": [_described(task) for task in method.tasks],
     }
-    if brought := origins({METHODS: method.name}):
+    if brought := origins({METHODS: method.name, NETS: method.net_settings.kind}):
         description["plugins"] = brought
     header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(description)}
     write_atomically(path, to_bytes(method.state_dict(), header))
@@ -59,7 +58,7 @@ def load_model(path: Path) -> Method:
     except Exception as problem:  # it can be anything
         raise _damaged(path, problem) from problem
     noted = description.get("plugins", {})
-    require({METHODS: description["method"]}, noted, str(path))
+    require({METHODS: description["method"], NETS: description["net"].get("kind")}, noted, str(path))
     try:
         method = _rebuild(description, SizeLimit.for_file(tensors))
         method.load_state_dict(tensors)
@@ -89,7 +88,7 @@ def _rebuild(description: dict[str, Any], limit: SizeLimit) -> Method:
     if description["method"] not in METHODS:
         raise ValueError(f"unknown method '{description['method']}'")
     maker = method_class(description["method"])
-    net: NetSettings = TypeAdapter(NetSettings).validate_python(description["net"])
+    net = read_net_settings(description["net"])
     settings = maker.settings_type.model_validate(description["settings"])
     with limit:
         limit.holder = method = maker(net, settings, description["image_shape"], description["seed"])

@@ -24,6 +24,7 @@ from clom.methods.families.task_record import TaskRecord
 from clom.nets import NetSettings
 from clom.nets.data_parallel import broadcast_state
 from clom.nets.gates import Gates
+from clom.nets.plain import Backbone
 from clom.ood.odin import odin_block
 from clom.settings import Settings
 
@@ -288,6 +289,9 @@ def strongest(blocks: Blocks, n_images: int) -> Tensor:
 def place(module: nn.Module, device: torch.device) -> None:
     """Move a module to a device, in the memory layout in which convolutions are fastest; values do not change."""
     module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for part in module.modules():
+        if isinstance(part, Backbone):
+            part.keep_layout()
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from clom.errors import UserError
 from clom.nets.data_parallel import dropout
 from clom.nets.gates import Gates
 from clom.nets.layers import GatedConv2d, GatedLinear, Net
-from clom.settings import Count, Fraction, Positive, Settings
+from clom.nets.net_settings import NetSettings
+from clom.settings import Count, Fraction, Positive
 
 
-class AlexNetSettings(Settings):
+class AlexNetSettings(NetSettings):
     """Defaults: 64-128-256 channels, kernels 3-3-2, each pooled by two, 800 hidden units (MNIST, 1.03 M weights)."""
 
     kind: Literal["alexnet"] = "alexnet"

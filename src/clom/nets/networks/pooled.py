@@ -11,10 +11,11 @@ from torch.nn import functional as F
 from clom.nets.data_parallel import dropout
 from clom.nets.gates import Gates
 from clom.nets.layers import GatedConv2d, GatedLinear, Net
-from clom.settings import Fraction, Positive, Settings
+from clom.nets.net_settings import NetSettings
+from clom.settings import Fraction, Positive
 
 
-class PooledConvSettings(Settings):
+class PooledConvSettings(NetSettings):
     """Defaults: 64-128-256 channels, 3x3 kernels, 800 hidden units; 576,768 weights with two outputs and no biases."""
 
     kind: Literal["pooled-conv"] = "pooled-conv"

@@ -9,10 +9,11 @@ from torch.nn import functional as F
 
 from clom.nets.gates import Gates
 from clom.nets.layers import GatedConv2d, GatedJoin, Net
-from clom.settings import Positive, Settings
+from clom.nets.net_settings import NetSettings
+from clom.settings import Positive
 
 
-class ResNet18Settings(Settings):
+class ResNet18Settings(NetSettings):
     """Width 64 on CIFAR-10 and 128 on CIFAR-100 and Tiny-ImageNet in the paper."""
 
     kind: Literal["resnet18"] = "resnet18"

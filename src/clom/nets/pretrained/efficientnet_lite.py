@@ -21,7 +21,8 @@ from torch.nn import functional as F
 
 from clom.errors import DataError, UserError
 from clom.extras import EXTRAS
-from clom.settings import PositiveNumber, Settings
+from clom.nets.net_settings import NetSettings
+from clom.settings import PositiveNumber
 
 (PACKAGE,) = EXTRAS["pretrained"]
 FILE = "models/efficientnet-lite0-57934424.pth"
@@ -43,7 +44,7 @@ _MEAN = _DEVIATION = 0.5  # images in [0, 1] become [-1, 1]
 _NORM_EPS = 1e-3
 
 
-class PretrainedSettings(Settings):
+class PretrainedSettings(NetSettings):
     """Which frozen network the features come from."""
 
     kind: Literal["efficientnet-lite0"] = "efficientnet-lite0"

@@ -1,47 +1,25 @@
-"""Names that lead to code: built in, registered by a program, brought by an installed package, or named on the spot.
-
-There is one `Registry` for each kind of thing a person may bring (methods, networks, data sets, scores, predictors):
-
-| way in | example |
-|---|---|
-| decorator | `@clom.register_method("mine")` |
-| a file, a module | `--method my_file.py:Mine`, `--method package.module:Mine`, `--plugin my_file.py` |
-| an installed package | an entry point of the group `clom.methods` |
-
-Code is imported when it is first used. Nothing is ever imported because a file that is being read says so: only what is
-installed, or what the caller names. A file that was made with a plug-in notes where it came from (`origins`), so that
-whoever reads it without the plug-in is told what is missing (`require`).
-"""
+"""One registry for each kind of thing that has a name and leads to code."""
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 import importlib
-import importlib.util
 import re
-import shlex
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from clom.errors import UserError, shorten, unknown
+from clom.plugins.loading import FILE_MODULE, defined_in, load_code, loaded_modules, why
 
 T = TypeVar("T")
 
 BUILT_IN = "built in"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_ORIGIN = re.compile(r"(package|file|module) (.{1,200})")
-_FILE_MODULE = "clom_plugin_"
-
-_loaded: dict[str, ModuleType] = {}
-"""The plug-ins that somebody named, by absolute path or module name."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +104,7 @@ class Registry(Generic[T]):
         except Exception as problem:
             if entry.origin == BUILT_IN:
                 raise
-            raise UserError(
-                f"The {self.kind} '{name}' ({entry.origin}) cannot be loaded: {_why(problem)}."
-            ) from problem
+            raise UserError(f"The {self.kind} '{name}' ({entry.origin}) cannot be loaded: {why(problem)}.") from problem
         if name not in self._entries:  # from a package, for the first time
             self.register(name)(thing)
         return thing
@@ -151,7 +127,7 @@ class Registry(Generic[T]):
         try:
             thing = getattr(module, attribute)
         except AttributeError:
-            raise unknown(f"{self.kind} in {place} called", attribute, _public(module)) from None
+            raise unknown(f"{self.kind} in {place} called", attribute, defined_in(module)) from None
         self._check(thing)
         for name, entry in self._all().items():
             if entry.place == _place_of(thing):
@@ -162,7 +138,7 @@ class Registry(Generic[T]):
 
     def _register_from_plugins(self, name: str) -> bool:
         """Whether a plug-in holds something of this kind under that name, which it did not register itself."""
-        for module in _loaded.values():
+        for module in loaded_modules():
             for attribute, thing in self._candidates(module):
                 if _usual_name(attribute, thing) == name:
                     self.register(name)(thing)
@@ -171,7 +147,7 @@ class Registry(Generic[T]):
 
     def _candidates(self, module: ModuleType) -> Iterator[tuple[str, T]]:
         """The things of this kind that a module defines."""
-        for attribute in _public(module):
+        for attribute in defined_in(module):
             thing = getattr(module, attribute)
             try:
                 self._check(thing)
@@ -202,121 +178,7 @@ class Registry(Generic[T]):
         return found
 
 
-# --- code that somebody named ----------------------------------------------------------------------------------------
-
-
-def load_code(place: str) -> ModuleType:
-    """The module that a person named: a Python file by its path, or an importable module."""
-    if place.endswith(".py"):
-        key = str(Path(place).expanduser().resolve())
-        module = _loaded.get(key) or _load_file(Path(key), place)
-    else:
-        key, module = place, _load_module(place)
-    _loaded[key] = module
-    return module
-
-
-def load_plugin(place: str | Path) -> None:
-    """Load a Python file or an importable module, whose decorators register what it brings."""
-    load_code(str(place))
-
-
-def loaded() -> list[str]:
-    """All that was loaded by its place: what another process needs in order to know the same names."""
-    return list(_loaded)
-
-
-def _load_file(path: Path, given: str) -> ModuleType:
-    if not path.is_file():
-        close = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=1)
-        hint = f" Did you mean '{path.parent / close[0] if Path(given).is_absolute() else close[0]}'?" if close else ""
-        raise UserError(f"There is no Python file {given}.{hint}")
-    name = _FILE_MODULE + hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it is executed, as the import system does: dataclasses look it up
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # a plug-in may have more files beside it, as a script may
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as problem:
-        del sys.modules[name]
-        if isinstance(problem, UserError) or not isinstance(problem, Exception | SystemExit):
-            raise
-        raise UserError(f"{given} cannot be loaded: {_why(problem, path)}.") from problem
-    return module
-
-
-def _load_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as problem:
-        file = Path(f"{name.replace('.', '/')}.py")
-        advice = f"Did you mean '{file}'?" if file.is_file() else "Name an installed module, or a file ending in .py."
-        raise UserError(f"The module '{shorten(name)}' cannot be imported: {_why(problem)}. {advice}") from problem
-
-
-def _why(problem: BaseException, file: Path | None = None) -> str:
-    """One line, with the line of the user's own file where that is known."""
-    text = f"{type(problem).__name__}: {shorten(' '.join(str(problem).split()), 300)}".rstrip(".: ")
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if file and frame.filename == str(file)
-    ]
-    return f"{text} (line {lines[-1]})" if lines else text
-
-
-# --- what a file notes about the plug-ins it was made with -----------------------------------------------------------
-
-
-Used = Mapping[Registry[Any], object]
-"""The names that a file uses, by what they are names of."""
-
-
-def origins(used: Used, versions: bool = True) -> dict[str, str]:
-    """Where the used things that are not built in come from, by kind; on demand without the versions of packages."""
-    found = {registry.kind: registry.entry(str(name)).origin for registry, name in used.items() if name in registry}
-    brought = {kind: origin for kind, origin in found.items() if origin != BUILT_IN}
-    return brought if versions else {kind: _without_version(origin) for kind, origin in brought.items()}
-
-
-def _without_version(origin: str) -> str:
-    return origin.rpartition(" ")[0] if origin.startswith("package ") else origin
-
-
-def require(used: Used, noted: object, needed_by: str) -> None:
-    """Refuse a file that uses what is not known here; `noted` are the `origins` that the file tells, if it does."""
-    for registry, name in used.items():
-        if isinstance(noted, Mapping) and registry.kind in noted and name not in registry:
-            raise _missing(registry.kind, str(name), str(noted[registry.kind]), needed_by)
-
-
-def _missing(kind: str, name: str, origin: str, needed_by: str) -> UserError:
-    what = f"{needed_by} needs the {kind} '{shorten(name)}'"
-    match = _ORIGIN.fullmatch(origin) if origin.isprintable() else None  # a file may say anything
-    source, where = match.groups() if match else ("", "")
-    if source == "package":
-        return UserError(f"{what} of the package {where}, {_instead(where)}: install that one, if you trust it.")
-    if source == "" or where == "__main__":
-        return UserError(f"{what}, which is not built in: register it before, where it is defined.")
-    return UserError(
-        f"{what} of {where}: repeat the command with --plugin {shlex.quote(where)}, or in Python call "
-        f"clom.load_plugin({where!r}) before."
-    )
-
-
-def _instead(package: str) -> str:
-    name = package.partition(" ")[0]
-    try:
-        return f"but here {name} {version(name)} is installed, which does not bring it"
-    except (PackageNotFoundError, ValueError):
-        return "which is not installed here"
-
-
-# --- places ----------------------------------------------------------------------------------------------------------
+# --- places -----------------------------------------------------------------------------------------------------------
 
 
 def _importer(place: str) -> Callable[[], Any]:
@@ -343,14 +205,10 @@ def _usual_name(attribute: str, thing: object) -> str:
 def _origin_of(thing: object) -> str:
     """The name of a file without its folder: models are passed on, and nobody needs to know where it lay."""
     module = getattr(thing, "__module__", "?")
-    if not module.startswith(_FILE_MODULE):
+    if not module.startswith(FILE_MODULE):
         return f"module {module}"
     return f"file {Path(str(sys.modules[module].__file__)).name}"
 
 
 def _package_of(point: EntryPoint) -> str:
     return f"package {point.dist.name} {point.dist.version}" if point.dist else f"module {point.module}"
-
-
-def _public(module: ModuleType) -> list[str]:
-    return [name for name, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__]

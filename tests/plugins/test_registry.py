@@ -1,41 +1,16 @@
-"""Names that lead to code, and what is said where they do not."""
+"""Names that lead to code: built in, registered, in files and modules, of installed packages."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import plugin_files
-from clom import plugins
 from clom.errors import UserError
-from clom.plugins import Registry, load_code, load_plugin, loaded, origins, require
-from plugin_files import SHAPES, Shape, install, write
-
-
-@pytest.fixture
-def shapes() -> Iterator[Registry[Any]]:
-    with plugin_files.clean(SHAPES):
-        yield SHAPES
-
-
-SQUARE = """
-from plugin_files import Shape
-
-class Square(Shape):
-    pass
-
-class Named(Shape):
-    name = "my-name"
-
-class Child(Named):
-    pass
-
-LIMIT = 3
-"""
+from clom.plugins import Registry, load_plugin, loaded
+from plugin_files import SHAPES_FILE, Shape, install, write
 
 
 def test_a_decorator_gives_a_name(shapes: Registry[Any]) -> None:
@@ -62,7 +37,7 @@ def test_a_name_is_given_once(shapes: Registry[Any]) -> None:
         pass
 
     shapes.register("one")(One)
-    with pytest.raises(UserError, match=r"a shape 'one' already \(module .*test_plugins\)"):
+    with pytest.raises(UserError, match=r"a shape 'one' already \(module .*test_registry\)"):
         shapes.register("one")(Two)
     with pytest.raises(UserError, match=r"'circle' already \(built in\)"):
         shapes.register("circle")(Two)
@@ -87,13 +62,13 @@ def test_a_notebook_cell_may_be_run_again(shapes: Registry[Any]) -> None:
 def test_the_wrong_type_is_refused(shapes: Registry[Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a shape"):
         shapes.register("three")(3)
-    path = write(tmp_path, "things.py", SQUARE)
+    path = write(tmp_path, "things.py", SHAPES_FILE)
     with pytest.raises(UserError, match="3 is not a shape"):
         shapes.named(f"{path}:LIMIT")
 
 
 def test_a_file_and_a_name_in_it(shapes: Registry[Any], tmp_path: Path) -> None:
-    path = write(tmp_path, "my shapes/things.py", SQUARE)
+    path = write(tmp_path, "my shapes/things.py", SHAPES_FILE)
     assert shapes.named(f"{path}:Square") == "square"
     assert shapes.get("square").__name__ == "Square"
     assert shapes.entry("square").origin == "file things.py"
@@ -104,50 +79,26 @@ def test_a_file_and_a_name_in_it(shapes: Registry[Any], tmp_path: Path) -> None:
 
 
 def test_a_module_and_a_name_in_it(shapes: Registry[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "geometry/flat.py", SQUARE)
+    write(tmp_path, "geometry/flat.py", SHAPES_FILE)
     monkeypatch.syspath_prepend(tmp_path)
     assert shapes.named("geometry.flat:Square") == "square"
     assert shapes.entry("square").origin == "module geometry.flat"
     assert loaded() == ["geometry.flat"]
 
 
-def test_a_plugin_may_have_more_files_beside_it(shapes: Registry[Any], tmp_path: Path) -> None:
-    write(tmp_path, "neighbour_of_things.py", "SIDE = 2\n")
-    path = write(tmp_path, "things.py", SQUARE + "\nimport neighbour_of_things\n")
-    assert shapes.named(f"{path}:Square") == "square"
-
-
 def test_what_a_plugin_does_not_register_is_found_by_its_name(shapes: Registry[Any], tmp_path: Path) -> None:
     assert "square" not in shapes
-    load_plugin(write(tmp_path, "things.py", SQUARE))
+    load_plugin(write(tmp_path, "things.py", SHAPES_FILE))
     assert "square" in shapes
     assert shapes.get("my-name").__name__ == "Named"
     with pytest.raises(UserError, match="no shape 'limit'"):
         shapes.get("limit")
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("def broken(:\n", r"SyntaxError: invalid syntax.*line 1"),
-        ("x = 1\nraise RuntimeError('no licence')\n", r"RuntimeError: no licence \(line 2\)"),
-        ("import there_is_no_such_module\n", r"ModuleNotFoundError: No module named .*\(line 1\)"),
-        ("import sys\nsys.exit(3)\n", r"SystemExit: 3 \(line 2\)"),
-        ("\0", r"(SyntaxError|ValueError): source code"),
-    ],
-)
-def test_files_that_do_not_load(shapes: Registry[Any], tmp_path: Path, code: str, said: str) -> None:
-    path = write(tmp_path, "things.py", code)
-    for _ in range(2):  # a failed attempt leaves nothing behind
-        with pytest.raises(UserError, match=rf"things.py cannot be loaded: {said}"):
-            shapes.named(f"{path}:Square")
-    assert loaded() == []
-
-
 def test_misspelt_places_and_names_get_a_suggestion(
     shapes: Registry[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, "things.py", SQUARE)
+    write(tmp_path, "things.py", SHAPES_FILE)
     monkeypatch.chdir(tmp_path)
     for reference, said in {
         "thing.py:Square": "no Python file thing.py. Did you mean 'things.py'",
@@ -173,13 +124,10 @@ def test_code_is_loaded_only_for_whoever_names_it(shapes: Registry[Any], tmp_pat
             look(f"{path}:Square")
 
 
-# --- installed packages ----------------------------------------------------------------------------------------------
-
-
 def test_packages_bring_things_by_entry_points(
     shapes: Registry[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(tmp_path, "triangles", "1.2", SQUARE, {"clom.test_shapes": {"triangle": "triangles:Square"}})
+    install(tmp_path, "triangles", "1.2", SHAPES_FILE, {"clom.test_shapes": {"triangle": "triangles:Square"}})
     monkeypatch.syspath_prepend(tmp_path)
     assert shapes.names() == ["circle", "triangle"]
     assert "triangles" not in sys.modules, "nothing is imported to know its name"
@@ -226,62 +174,9 @@ def test_a_broken_package_breaks_its_own_name_only(
 
 
 def test_a_package_cannot_use_any_name(shapes: Registry[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, "capitals", "1", SQUARE, {"clom.test_shapes": {"Square": "capitals:Square"}})
+    install(tmp_path, "capitals", "1", SHAPES_FILE, {"clom.test_shapes": {"Square": "capitals:Square"}})
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.warns(
         UserWarning, match="'Square' of the package capitals 1 is ignored: the name must be of lower-case"
     ):
         assert shapes.names() == ["circle"]
-
-
-# --- what files note -------------------------------------------------------------------------------------------------
-
-
-def test_files_note_where_things_come_from(
-    shapes: Registry[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, "triangles", "1.2", SQUARE, {"clom.test_shapes": {"triangle": "triangles:Square"}})
-    monkeypatch.syspath_prepend(tmp_path)
-    assert origins({shapes: "circle"}) == {}
-    assert origins({shapes: "triangle"}) == {"shape": "package triangles 1.2"}
-    assert origins({shapes: "triangle"}, versions=False) == {"shape": "package triangles"}
-    assert origins({shapes: "what nobody registered"}) == {}
-
-
-@pytest.mark.parametrize(
-    ("origin", "said"),
-    [
-        ("file my_file.py", r"needs the shape 'mine' of my_file.py: repeat the command with --plugin my_file.py, or"),
-        ("file my file.py", r"--plugin 'my file.py'"),
-        ("module geometry.flat", r"--plugin geometry.flat"),
-        (
-            "package no-such-package 1.2",
-            r"package no-such-package 1.2, which is not installed here: install that one, if",
-        ),
-        ("package numpy 0.1", r"package numpy 0.1, but here numpy [0-9.]+ is installed, which does not bring it"),
-        ("module __main__", r"not built in: register it before"),
-        ("file \x1b[2J", r"^The file needs the shape 'mine', which is not built in: register it before"),
-        ("rm -rf /", r"^The file needs the shape 'mine', which is not built in: register it before"),
-        ("package ", r"register it before"),
-        (3, r"register it before"),
-    ],
-)
-def test_a_missing_plugin_is_named(shapes: Registry[Any], origin: object, said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught:
-        require({shapes: "mine"}, {"shape": origin}, "The file")
-    assert "\n" not in str(caught.value)
-
-
-def test_what_is_there_is_not_missing(shapes: Registry[Any]) -> None:
-    require({shapes: "circle"}, {"shape": "file elsewhere.py"}, "The file")
-    nothing: list[object] = [{}, None, [1], "text"]
-    for nothing_noted in nothing:
-        require({shapes: "unknown"}, nothing_noted, "The file")  # whoever reads the file says what is wrong with it
-
-
-def test_a_file_loaded_twice_is_executed_once(shapes: Registry[Any], tmp_path: Path) -> None:
-    path = write(tmp_path, "things.py", SQUARE)
-    module = load_code(str(path))
-    assert load_code(str(path)) is module
-    assert module.__name__.startswith("clom_plugin_")
-    assert plugins.loaded() == [str(path)]
