@@ -20,11 +20,15 @@ class Backbone(nn.Module):
     for all tasks."""
 
     net: nn.Module
+    is_plain = False
+    """Whether it has no gates: such a network computes in torch's usual memory layout, which much code relies on
+    (`x.view(len(x), -1)`)."""
 
     def __init__(self, settings: NetSettings, image_size: int) -> None:
         super().__init__()
         self.net = network_kind(settings.kind).build(settings, image_size)
         self.n_features = cast(int, self.net.n_features)
+        self.is_plain = not isinstance(self.net, Net)
         if isinstance(self.net, Net):
             self.net.add_task()
         elif world_size() > 1:
@@ -34,13 +38,8 @@ class Backbone(nn.Module):
         return split_over_ranks(self._features, images) if self.training else self._features(images)
 
     def _features(self, images: Tensor) -> Tensor:
-        features: Tensor = self.net(images, 0, {}) if isinstance(self.net, Net) else self.net(images.contiguous())
+        features: Tensor = self.net(images.contiguous()) if self.is_plain else self.net(images, 0, {})
         return features
-
-    def keep_layout(self) -> None:
-        """A plain network computes in torch's usual memory layout: much code relies on it (`x.view(len(x), -1)`)."""
-        if not isinstance(self.net, Net):
-            self.net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
 class _BatchNorm2d(nn.BatchNorm2d):

@@ -290,8 +290,8 @@ def place(module: nn.Module, device: torch.device) -> None:
     """Move a module to a device, in the memory layout in which convolutions are fastest; values do not change."""
     module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     for part in module.modules():
-        if isinstance(part, Backbone):
-            part.keep_layout()
+        if isinstance(part, Backbone) and part.is_plain:
+            part.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
 @contextmanager
