@@ -56,7 +56,7 @@ class Masked(Clom):
     def _network(self, task: int) -> TaskNetwork:
         every_feature = torch.arange(self.protection.net.n_features)
         features_of = partial(self.protection.features, task=task)
-        return TaskNetwork(features_of, every_feature, self.heads[task], self.learner.rotations, self.settings.mirror)
+        return TaskNetwork(features_of, every_feature, self.heads[task], self.learner.rotations, self.settings.flip_tta)
 
 
 def short_settings(batch: int, epochs: int = 1) -> ClomSettings:

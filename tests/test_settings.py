@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import pytest
 from pydantic import ValidationError
@@ -47,6 +48,24 @@ def test_another_kind_of_group_starts_from_its_own_defaults() -> None:
     assert Outer.model_validate({"either": {"n": 3}}).either == One(n=3, m=8)
     assert Outer.model_validate({"either": {"kind": "two"}}).either == Two()
     assert Outer.model_validate({"either": {"kind": "one", "m": 4}}).either == One(n=7, m=4)
+
+
+class Renamed(Settings):
+    former_names: ClassVar[Mapping[str, str]] = {"old": "new"}
+    new: int = 1
+    other: int = 2
+
+
+class WithRenamed(Settings):
+    inner: Renamed = Renamed(other=20)
+
+
+def test_former_names_are_accepted_at_every_depth() -> None:
+    assert Renamed.model_validate({"old": 5}) == Renamed(new=5)
+    assert WithRenamed.model_validate({"inner": {"old": 5}}).inner == Renamed(new=5, other=20)
+    assert Renamed.model_validate({"new": 5, "old": 6}) == Renamed(new=6), "a former name overrides a recipe too"
+    assert Renamed.model_validate({"old": 6, "new": 5}) == Renamed(new=5)
+    assert Renamed.model_validate({"old": 5}).model_dump() == {"new": 5, "other": 2}
 
 
 def test_misspelt_names_are_refused_at_every_depth() -> None:

@@ -6,7 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -30,6 +30,8 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    former_names: ClassVar[Mapping[str, str]] = {}
+    """Former name of a setting -> its current name. Both are accepted; if both are given, the later one counts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -37,13 +39,18 @@ class Settings(BaseModel):
         if not isinstance(values, dict):
             return values
         defaults = {name: field.default for name, field in cls.model_fields.items()}
-        return {name: _filled(defaults.get(name), value) for name, value in values.items()}
+        return {name: _filled(defaults.get(name), value) for name, value in cls._renamed(values).items()}
+
+    @classmethod
+    def _renamed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {cls.former_names.get(name, name): value for name, value in values.items()}
 
 
 def _filled(default: Any, given: Any) -> Any:
     """`given` on top of `default`, if it is the same kind of group."""
     if not isinstance(default, Settings) or not isinstance(given, dict):
         return given
+    given = default._renamed(given)
     usual = {name: getattr(default, name) for name in type(default).model_fields}
     other_kind = type(default).model_fields.get("kind") and _kind_is_fixed(default) and given.get("kind", usual["kind"])
     if not usual.keys() >= given.keys() or (other_kind and other_kind != usual["kind"]):

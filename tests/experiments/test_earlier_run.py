@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clom.cli import main
-from clom.experiments.config import flatten
+from clom.experiments.config import flatten, resolve
 from clom.experiments.ledger import add, read
 from clom.reporting.paper.rendering import RENDERERS
 from clom.reporting.paper.tables import make_table
@@ -80,3 +80,24 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert {name: now[name] for name in ("overrides", "parameters", "memory_bytes", "forgetting")} == {
         name: then[name] for name in ("overrides", "parameters", "memory_bytes", "forgetting")
     }
+
+
+def test_a_finished_run_with_former_names_of_settings_is_recognised(run: Path) -> None:
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    assert b"mirror: false" in before["config.yaml"]
+    small = ("data.test_per_class=8", "data.train_per_class=20", "net.channels=[6, 6, 8]", "net.hidden=12")
+    again = ["run", "digits-5t", "--budget", "smoke", "--seed", "1", "--out", str(run), "--threads", "1"]
+    for setting in small:
+        again += ["--set", setting]
+    clom(*again)
+    assert (run / "model.safetensors").read_bytes() == before["model.safetensors"], "nothing is learned again"
+    assert (run / "config.yaml").read_bytes() == before["config.yaml"]
+    with pytest.raises(SystemExit, match="2"):
+        main([*again, "--set", "mirror=true"])
+
+
+def test_former_names_of_settings_are_accepted_on_the_command_line() -> None:
+    former = {"memory_fit.cross": 0.1, "mirror": False}
+    config = resolve("cifar10-5t", "clom", "cpu", overrides=former)
+    assert config.settings["memory_fit"]["cross_task"] == 0.1
+    assert config.overrides == {"memory_fit.cross_task": 0.1, "flip_tta": False}

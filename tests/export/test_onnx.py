@@ -73,14 +73,14 @@ def make_clom(net: NetSettings, shape: tuple[int, int, int]) -> Method:
     return opened(Clom(net, ClomSettings(), shape))
 
 
-def mirrored() -> Method:
-    return opened(Clom(DIGITS_NET, ClomSettings(mirror=True), (1, 8, 8)))
+def with_flip_tta() -> Method:
+    return opened(Clom(DIGITS_NET, ClomSettings(flip_tta=True), (1, 8, 8)))
 
 
-def crossed() -> Method:
-    settings = ClomSettings.model_validate({"memory_fit": {"cross": 0.1}})
+def with_cross_task() -> Method:
+    settings = ClomSettings.model_validate({"memory_fit": {"cross_task": 0.1}})
     method = opened(Clom(DIGITS_NET, settings, (1, 8, 8)))
-    assert method.calibrations()["memory"].cross is not None
+    assert method.calibrations()["memory"].cross_task is not None
     return method
 
 
@@ -107,8 +107,8 @@ MAKERS: dict[str, Callable[[], Method]] = {
     "clom with discriminants": discriminants,
     "slda": lambda: opened(Slda(PRETRAINED, SldaSettings(), (3, 16, 16))),
     "clom": lambda: make_clom(DIGITS_NET, (1, 8, 8)),
-    "clom with crossed scores": crossed,
-    "clom that also asks about the mirror image": mirrored,
+    "clom with cross-task calibration": with_cross_task,
+    "clom with flip TTA": with_flip_tta,
     "clom with a residual network": lambda: make_clom(ResNet18Settings(width=4), (3, 16, 16)),
     "clom with adapters": adapters,
     "hat": lambda: opened(Hat(DIGITS_NET, HatSettings(), (1, 8, 8))),

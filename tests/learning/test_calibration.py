@@ -48,11 +48,11 @@ def test_affine_by_hand() -> None:
     assert second.tolist() == [[11.5], [12.0]]
 
 
-def test_cross_by_hand() -> None:
-    """The second task is spoken for by the first one's first score (3 times) and against by its own (once)."""
+def test_cross_task_by_hand() -> None:
+    """The second task's shift depends on the first task's first score (weight 3) and on its own (weight -1)."""
     blocks = [torch.tensor([[1.0, 2.0]]), torch.tensor([[4.0]])]
-    cross = torch.tensor([[0.0, 0.0, 0.0], [3.0, 0.0, -1.0]])
-    affine = Affine(torch.tensor([2.0, 0.5]), torch.tensor([-1.0, 10.0]), cross)
+    cross_task = torch.tensor([[0.0, 0.0, 0.0], [3.0, 0.0, -1.0]])
+    affine = Affine(torch.tensor([2.0, 0.5]), torch.tensor([-1.0, 10.0]), cross_task)
     first, second = affine(blocks)
     assert first.tolist() == [[1.0, 3.0]]
     assert second.tolist() == [[11.0]]  # 0.5 * 4 + 10 + 3 * 1 - 1 * 4
@@ -60,15 +60,15 @@ def test_cross_by_hand() -> None:
     assert alone.tolist() == [[12.0]]
 
 
-def test_cross_finds_the_minimum_and_what_other_tasks_know() -> None:
-    """Whether the second task's image it is, only the first task's second score tells."""
+def test_cross_task_finds_the_minimum_and_uses_scores_of_other_tasks() -> None:
+    """Only the first task's second score separates the second task's images from the rest."""
     blocks, labels = comparable()
     blocks[1] = torch.randn(blocks[1].shape, generator=seeded(1)) * 0.1 + 4 * F.one_hot((labels - 2).clamp(0, 2), 3)
     blocks[0][:, 1] += 6.0 * ((labels >= 2) & (labels < 5))
-    how = CalibrationSettings(cross=0.03)
-    fitted = fit_to_memory(blocks, labels, how, seeded())
+    settings = CalibrationSettings(cross_task=0.03)
+    fitted = fit_to_memory(blocks, labels, settings, seeded())
     plain = fit_to_memory(blocks, labels, CalibrationSettings(), seeded())
-    assert plain.cross is None
+    assert plain.cross_task is None
     assert cil(plain(blocks), labels) < 0.8
     assert cil(fitted(blocks), labels) > 0.9
     for before, after in zip(blocks, fitted(blocks), strict=True):
@@ -79,23 +79,23 @@ def test_cross_finds_the_minimum_and_what_other_tasks_know() -> None:
     spreads = torch.stack([block.std(correction=0) for block in exact])
     centres = torch.stack([block.mean() for block in exact])
     sizes = torch.tensor(SIZES)
-    assert fitted.cross is not None
-    cross = (fitted.cross.double() * spreads.repeat_interleave(sizes)).requires_grad_()
+    assert fitted.cross_task is not None
+    cross_task = (fitted.cross_task.double() * spreads.repeat_interleave(sizes)).requires_grad_()
     log_scales = (fitted.scales.double() * spreads).log().requires_grad_()
-    moved = fitted.cross.double() @ centres.repeat_interleave(sizes)
+    moved = fitted.cross_task.double() @ centres.repeat_interleave(sizes)
     shifts = (fitted.shifts.double() + fitted.scales.double() * centres + moved).requires_grad_()
     standard = [(block - centre) / spread for block, centre, spread in zip(exact, centres, spreads, strict=True)]
-    scores = torch.cat(Affine(log_scales.exp(), shifts, cross)(standard), 1)
-    pull = 1e-3 * (log_scales.square().sum() + shifts.square().sum()) + 0.03 * cross.square().sum()
+    scores = torch.cat(Affine(log_scales.exp(), shifts, cross_task)(standard), 1)
+    pull = 1e-3 * (log_scales.square().sum() + shifts.square().sum()) + 0.03 * cross_task.square().sum()
     (F.cross_entropy(scores, labels) + pull).backward()  # type: ignore[no-untyped-call]
-    for values in (log_scales, shifts, cross):
+    for values in (log_scales, shifts, cross_task):
         assert values.grad is not None
         assert float(values.grad.abs().max()) < 1e-4
 
 
-def test_cross_is_solved_not_trained() -> None:
+def test_cross_task_needs_the_exact_solver() -> None:
     with pytest.raises(ValueError, match="solver: exact"):
-        CalibrationSettings(cross=0.1, solver="sgd")
+        CalibrationSettings(cross_task=0.1, solver="sgd")
 
 
 def test_identity_changes_nothing() -> None:
@@ -113,8 +113,8 @@ def test_a_calibration_for_another_number_of_tasks_is_an_error() -> None:
 def test_comparability_is_recovered_on_other_samples(solver: str) -> None:
     """Fitted on a memory of 60 samples, measured on others: from a third right to nearly all."""
     memory, labels = comparable(20)
-    how = CalibrationSettings.model_validate({"solver": solver})
-    fitted = fit_to_memory(distorted(memory), labels, how, seeded())
+    settings = CalibrationSettings.model_validate({"solver": solver})
+    fitted = fit_to_memory(distorted(memory), labels, settings, seeded())
     unseen, truth = comparable(200, seed=1)
     assert cil(unseen, truth) > 0.98
     assert cil(distorted(unseen), truth) < 0.34
@@ -161,8 +161,8 @@ def test_scales_are_positive_and_til_never_changes(seed: int, solver: str, n_tas
         spread[task] * torch.randn(n_tasks * n_images, size, generator=randomness) for task, size in enumerate(sizes)
     ]
     labels = torch.randint(0, sum(sizes), (n_tasks * n_images,), generator=randomness)
-    how = CalibrationSettings.model_validate({"solver": solver, "iterations": 20})
-    fitted = fit_to_memory(blocks, labels, how, seeded())
+    settings = CalibrationSettings.model_validate({"solver": solver, "iterations": 20})
+    fitted = fit_to_memory(blocks, labels, settings, seeded())
     assert bool((fitted.scales > 0).all())
     assert bool(torch.isfinite(fitted.scales).all())
     assert bool(torch.isfinite(fitted.shifts).all())
@@ -182,9 +182,9 @@ def test_sgd_takes_the_papers_number_of_steps_and_batches(monkeypatch: pytest.Mo
         return real(scores, truth)
 
     monkeypatch.setattr(F, "cross_entropy", counted)
-    how = CalibrationSettings(solver="sgd")
-    assert (how.iterations, how.lr, how.batch) == (160, 0.01, 32)
-    fit_to_memory(distorted(memory), labels, how, seeded())
+    settings = CalibrationSettings(solver="sgd")
+    assert (settings.iterations, settings.lr, settings.batch) == (160, 0.01, 32)
+    fit_to_memory(distorted(memory), labels, settings, seeded())
     assert sizes == [35] * 160
 
 
@@ -204,8 +204,8 @@ def test_more_sgd_lowers_the_loss() -> None:
 @pytest.mark.parametrize("solver", ["exact", "sgd"])
 def test_same_randomness_same_result(solver: str) -> None:
     memory, labels = comparable(20)
-    how = CalibrationSettings.model_validate({"solver": solver})
-    one, two = (fit_to_memory(distorted(memory), labels, how, seeded(5)) for _ in range(2))
+    settings = CalibrationSettings.model_validate({"solver": solver})
+    one, two = (fit_to_memory(distorted(memory), labels, settings, seeded(5)) for _ in range(2))
     assert torch.equal(one.scales, two.scales)
     assert torch.equal(one.shifts, two.shifts)
 
@@ -221,8 +221,10 @@ def test_fitting_leaves_the_blocks_alone() -> None:
 @pytest.mark.parametrize("solver", ["exact", "sgd"])
 def test_an_empty_memory_calibrates_nothing(solver: str) -> None:
     """The first point of the paper's memory ablation: no samples, so the blocks stay as they are."""
-    how = CalibrationSettings.model_validate({"solver": solver})
-    fitted = fit_to_memory([torch.empty(0, 2), torch.empty(0, 3)], torch.empty(0, dtype=torch.int64), how, seeded())
+    settings = CalibrationSettings.model_validate({"solver": solver})
+    fitted = fit_to_memory(
+        [torch.empty(0, 2), torch.empty(0, 3)], torch.empty(0, dtype=torch.int64), settings, seeded()
+    )
     assert fitted.scales.tolist() == [1.0, 1.0]
     assert fitted.shifts.tolist() == [0.0, 0.0]
 

@@ -99,7 +99,7 @@ def test_is_a_method(net: NetSettings, tiny_stream: Stream) -> None:
         quick(calibration="none"),
         quick(calibration="scale"),
         quick(memory_per_class=0),
-        quick(memory_fit=CalibrationSettings(cross=0.03)),
+        quick(memory_fit=CalibrationSettings(cross_task=0.03)),
         quick({"rotations": 1}),
         quick(attention=HardAttentionSettings(s_max=50.0, binary=False, sparsity_first=0.1)),
     ],
@@ -237,19 +237,21 @@ def test_every_rotation_of_the_image_reads_its_own_block(count: int, tiny_stream
     torch.testing.assert_close(method.blocks(pixels)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_mirror_images_are_asked_about_too(tiny_stream: Stream) -> None:
+def test_flip_tta_averages_an_image_and_its_flip(tiny_stream: Stream) -> None:
     plain = Clom(TINY, quick(), tiny_stream.image_shape).learn(tiny_stream[0]).learn(tiny_stream[1])
-    both = Clom(TINY, quick(mirror=True), tiny_stream.image_shape).learn(tiny_stream[0]).learn(tiny_stream[1])
+    both = Clom(TINY, quick(flip_tta=True), tiny_stream.image_shape).learn(tiny_stream[0]).learn(tiny_stream[1])
     pixels = tiny_stream.tests[1].pixels
     expected = [(a + b) / 2 for a, b in zip(plain.blocks(pixels), plain.blocks(pixels.flip(3)), strict=True)]
-    for answer, mirrored, average in zip(both.blocks(pixels), both.blocks(pixels.flip(3)), expected, strict=True):
-        torch.testing.assert_close(answer, average, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(answer, mirrored, rtol=1e-4, atol=1e-5)
+    for block, flipped, average in zip(both.blocks(pixels), both.blocks(pixels.flip(3)), expected, strict=True):
+        torch.testing.assert_close(block, average, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(block, flipped, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_kept_of_photos_is_not_mirrored() -> None:
-    with pytest.raises(UserError, match="mirror"):
-        Clom(AdapterSettings(weights="random", width=0.05, hidden=16), quick(mirror=True), (3, 32, 32))
+@pytest.mark.parametrize("name", ["flip_tta", "mirror"])
+def test_flip_tta_is_refused_with_a_pretrained_network(name: str) -> None:
+    settings = ClomSettings.model_validate({name: True})
+    with pytest.raises(UserError, match="flip_tta"):
+        Clom(AdapterSettings(weights="random", width=0.05, hidden=16), settings, (3, 32, 32))
 
 
 def test_calibration_never_changes_an_answer_within_a_task() -> None:

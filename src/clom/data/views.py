@@ -95,12 +95,12 @@ def rotations(images: Tensor, count: int = 4) -> Tensor:
 
 
 def with_flipped(images: Tensor) -> Tensor:
-    """`[n, c, h, w]` and then their mirror images, `[2 * n, c, h, w]`."""
+    """`[n, c, h, w]` followed by their horizontal flips, `[2 * n, c, h, w]`."""
     return torch.cat([images, images.flip(3)])
 
 
 def average_flipped(scores: Tensor) -> Tensor:
-    """Scores of `with_flipped` images, averaged over each image and its mirror image."""
+    """Scores of `with_flipped` images, averaged over each image and its flip."""
     return scores.reshape(2, -1, *scores.shape[1:]).mean(0)
 
 

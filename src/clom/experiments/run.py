@@ -42,6 +42,7 @@ from clom.learning.context import TrainingContext
 from clom.learning.progress import OnProgress, ignore
 from clom.locks import Lock
 from clom.methods.families.base import Method
+from clom.methods.registry import method_class
 from clom.stopping import StopRequest
 from clom.storage.checkpoints import GO_ON, SECONDS, CheckpointFolder
 from clom.storage.model_file import load_model, save_model
@@ -113,13 +114,27 @@ def execute(
 def _begin(config: RunConfig, folder: Path) -> None:
     """Make sure that the folder is this run's, and clear away what a killed process was writing."""
     text, path = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), folder / "config.yaml"
-    if path.exists() and path.read_bytes() != text.encode():
+    if path.exists() and path.read_bytes() != text.encode() and not _same_run(config, folder):
         raise UserError(f"{folder} holds a run with other settings. Choose another folder with --out, or remove it.")
     with writing(folder, GO_ON):
         for unfinished in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
             unfinished.unlink(missing_ok=True)
         if not path.exists():
             write_atomically(path, text.encode())
+
+
+def _same_run(config: RunConfig, folder: Path) -> bool:
+    """Whether the folder's `config.yaml` means the same, though an older version named some settings differently."""
+    try:
+        return _comparable(read_config(folder)) == _comparable(config)
+    except (UserError, ValidationError):
+        return False
+
+
+def _comparable(config: RunConfig) -> RunConfig:
+    settings = method_class(config.method).settings_type.model_validate(config.settings)
+    # `overrides` repeats some of the settings, under the names that were used then.
+    return config.model_copy(update={"settings": settings.model_dump(mode="json"), "overrides": {}})
 
 
 def _fingerprint(folder: Path) -> str:

@@ -20,22 +20,24 @@ class Graph(nn.Module):
 
     scales: Tensor
     shifts: Tensor
-    cross: Tensor | None
+    cross_task: Tensor | None
     task_of: Tensor
 
-    def __init__(self, raw: nn.Module, scales: Tensor, shifts: Tensor, cross: Tensor | None, task_of: Tensor) -> None:
+    def __init__(
+        self, raw: nn.Module, scales: Tensor, shifts: Tensor, cross_task: Tensor | None, task_of: Tensor
+    ) -> None:
         super().__init__()
         self.raw = raw
         self.register_buffer("scales", scales)
         self.register_buffer("shifts", shifts)
-        self.register_buffer("cross", cross)  # [classes, classes]: what each score adds to each
+        self.register_buffer("cross_task", cross_task)  # [classes, classes]: what each score adds to each
         self.register_buffer("task_of", task_of)  # the place of each class's task
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         raw, belonging = self.raw(to_unit(images))
         scores = raw * self.scales + self.shifts
-        if self.cross is not None:
-            scores = scores + torch.matmul(raw, self.cross)
+        if self.cross_task is not None:
+            scores = scores + torch.matmul(raw, self.cross_task)
         return scores, belonging.gather(1, self.task_of[scores.argmax(1)][:, None])[:, 0]
 
 
@@ -46,7 +48,7 @@ def make_graph(method: Method, tasks: Sequence[int]) -> Graph:
     sizes = torch.tensor([method.tasks[task].n_classes for task in tasks])
     scales, shifts = (values[list(tasks)].repeat_interleave(sizes).clone() for values in (affine.scales, affine.shifts))
     task_of = torch.arange(len(tasks)).repeat_interleave(sizes)
-    cross = None
-    if affine.cross is not None and len(tasks) == len(method.tasks):  # for a task alone it changes nothing
-        cross = affine.cross.detach()[task_of].T.contiguous()
-    return Graph(method.scoring_graph(tasks), scales.detach(), shifts.detach(), cross, task_of).eval()
+    cross_task = None
+    if affine.cross_task is not None and len(tasks) == len(method.tasks):  # for a task alone it changes nothing
+        cross_task = affine.cross_task.detach()[task_of].T.contiguous()
+    return Graph(method.scoring_graph(tasks), scales.detach(), shifts.detach(), cross_task, task_of).eval()

@@ -1,13 +1,13 @@
 """Making the blocks of separately trained tasks comparable: one scale and one shift per task.
 
 A scale is positive and both are the same for all classes of a task, so no calibration ever changes a TIL answer. The
-shift may depend on the image through what all tasks say about it (`cross`), which the paper does not do.
+shift may depend on the scores of all tasks for the image (`cross_task`), which the paper does not do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import model_validator
@@ -21,6 +21,7 @@ from clom.settings import Fraction, NonNegative, Positive, PositiveNumber, Setti
 class CalibrationSettings(Settings):
     """How sigma and mu are fitted to the memory (Eq. 9)."""
 
+    former_names: ClassVar[Mapping[str, str]] = {"cross": "cross_task"}
     solver: Literal["exact", "sgd"] = "exact"
     """`exact` minimises over the whole memory; `sgd` is the paper's 160 iterations of batches of 32 at lr 0.01."""
     iterations: Positive = 160
@@ -29,23 +30,23 @@ class CalibrationSettings(Settings):
     momentum: Fraction = 0.8
     prior: NonNegative = 1e-3
     """`exact`: pull of log sigma and mu towards the start, so that few samples cannot push them to infinity."""
-    cross: PositiveNumber | None = None
-    """`exact`: also fit how much every score of any task speaks for each task, pulled to nothing with this strength;
-    by default, as in the paper, a task's own scores alone speak for it."""
+    cross_task: PositiveNumber | None = None
+    """`exact`: also fit the weight of every task's scores in the shift of each task, with this L2 penalty; by default,
+    as in the paper, a task's shift is a constant."""
 
     @model_validator(mode="after")
-    def _cross_is_solved(self) -> Self:
-        if self.cross is not None and self.solver != "exact":
-            raise ValueError("cross needs solver: exact")
+    def _cross_task_needs_exact_solver(self) -> Self:
+        if self.cross_task is not None and self.solver != "exact":
+            raise ValueError("cross_task needs solver: exact")
         return self
 
 
 class Affine:
-    """`sigma_k f(h(x, k)) + mu_k` for every task k (Eq. 10); with `cross [tasks, classes]` plus `cross_k f(x)`, where
-    f(x) are all tasks' scores side by side."""
+    """`sigma_k f(h(x, k)) + mu_k` for every task k (Eq. 10); with `cross_task [tasks, classes]` plus
+    `cross_task_k f(x)`, where f(x) concatenates the scores of all tasks."""
 
-    def __init__(self, scales: Tensor, shifts: Tensor, cross: Tensor | None = None) -> None:
-        self.scales, self.shifts, self.cross = scales, shifts, cross
+    def __init__(self, scales: Tensor, shifts: Tensor, cross_task: Tensor | None = None) -> None:
+        self.scales, self.shifts, self.cross_task = scales, shifts, cross_task
 
     @staticmethod
     def identity(n_tasks: int) -> Affine:
@@ -56,17 +57,17 @@ class Affine:
             scale * block + shift
             for scale, shift, block in zip(self.scales.unbind(), self.shifts.unbind(), blocks, strict=True)
         ]
-        if self.cross is None or not blocks:
+        if self.cross_task is None or not blocks:
             return calibrated
-        spoken = torch.cat(list(blocks), 1) @ self.cross.to(blocks[0].dtype).T
-        return [block + spoken[:, [task]] for task, block in enumerate(calibrated)]
+        shifts = torch.cat(list(blocks), 1) @ self.cross_task.to(blocks[0].dtype).T
+        return [block + shifts[:, [task]] for task, block in enumerate(calibrated)]
 
     def to(self, device: torch.device) -> Affine:
-        cross = None if self.cross is None else self.cross.to(device)
-        return Affine(self.scales.to(device), self.shifts.to(device), cross)
+        cross_task = None if self.cross_task is None else self.cross_task.to(device)
+        return Affine(self.scales.to(device), self.shifts.to(device), cross_task)
 
     def for_task(self, task: int) -> Affine:
-        """For a task whose scores are looked at alone, where what others say for all of its classes changes nothing."""
+        """The calibration of one task's block alone; cross-task terms, equal for all its classes, are left out."""
         return Affine(self.scales[[task]], self.shifts[[task]])
 
 
@@ -87,12 +88,12 @@ def fit_to_memory(
     log_scales = torch.zeros(len(blocks), dtype=torch.float64, requires_grad=True)
     shifts = torch.zeros(len(blocks), dtype=torch.float64, requires_grad=True)
     sizes = torch.tensor([block.shape[1] for block in blocks])
-    cross = None
-    if settings.cross is not None:
-        cross = torch.zeros(len(blocks), int(sizes.sum()), dtype=torch.float64, requires_grad=True)
+    cross_task = None
+    if settings.cross_task is not None:
+        cross_task = torch.zeros(len(blocks), int(sizes.sum()), dtype=torch.float64, requires_grad=True)
 
     def loss(index: Tensor | slice) -> Tensor:
-        calibrated = Affine(log_scales.exp(), shifts, cross)([block[index] for block in standard])
+        calibrated = Affine(log_scales.exp(), shifts, cross_task)([block[index] for block in standard])
         return F.cross_entropy(torch.cat(calibrated, 1), labels[index])
 
     if settings.solver == "sgd":
@@ -105,14 +106,14 @@ def fit_to_memory(
                 optimiser.step()
                 done += 1
     else:
-        fitted = [log_scales, shifts] if cross is None else [log_scales, shifts, cross]
+        fitted = [log_scales, shifts] if cross_task is None else [log_scales, shifts, cross_task]
         solver = torch.optim.LBFGS(fitted, max_iter=200, line_search_fn="strong_wolfe")
 
         def objective() -> Tensor:
             solver.zero_grad()
             value = loss(slice(None)) + settings.prior * (log_scales.pow(2).sum() + shifts.pow(2).sum())
-            if cross is not None and settings.cross is not None:
-                value = value + settings.cross * cross.pow(2).sum()
+            if cross_task is not None and settings.cross_task is not None:
+                value = value + settings.cross_task * cross_task.pow(2).sum()
             value.backward()  # type: ignore[no-untyped-call]
             return value
 
@@ -120,7 +121,8 @@ def fit_to_memory(
     with torch.no_grad():
         scales = log_scales.exp() / spreads
         shifts = shifts - scales * centres
-        if cross is None:
+        if cross_task is None:
             return Affine(scales.float(), shifts.float())
-        cross = cross / spreads.repeat_interleave(sizes)  # of scores that are not standardised
-        return Affine(scales.float(), (shifts - cross @ centres.repeat_interleave(sizes)).float(), cross.float())
+        cross_task = cross_task / spreads.repeat_interleave(sizes)  # of scores that are not standardised
+        shifts = shifts - cross_task @ centres.repeat_interleave(sizes)
+        return Affine(scales.float(), shifts.float(), cross_task.float())

@@ -1,1 +1,1 @@
-"""What several systems share."""
+"""Base classes shared by several methods."""

@@ -1,4 +1,4 @@
-"""What every system is: something that learns one task after another and scores images for each of them."""
+"""`Method`, the base class of all continual learners."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from clom.ood.odin import odin_block
 from clom.settings import Settings
 
 Capability = Literal["features", "linear_head", "task_logits"]
-"""Optional methods of a system that have no default: see `Method.offers`."""
+"""Optional functions of a method without a default: see `Method.offers`."""
 Blocks = list[Tensor]
-"""One tensor `[images, classes of the task]` of scores for every learned task; high = belongs."""
+"""One score tensor `[images, classes of the task]` per learned task; high = belongs."""
 
 
 @dataclass(frozen=True)
 class LearnedTask:
-    """What is remembered of a task besides numbers."""
+    """A learned task without its weights: names and, if there is one, its record."""
 
     name: str
     class_names: tuple[str, ...]
     record: TaskRecord | None = None
-    """When and from what it was learned, where somebody noted it."""
+    """When and from which data it was learned."""
 
     @property
     def n_classes(self) -> int:
@@ -49,40 +49,41 @@ class LearnedTask:
 
 
 class Method(nn.Module, ABC):
-    """A continual learner. `learn` may be called for ever; nothing is announced in advance.
+    """A continual learner. `learn` may be called any number of times; the number of tasks is not known in advance.
 
-    A system implements `_open_task`, which grows whatever a new task needs (and is all that loading a file needs), and
-    `_learn`, which trains it. All its state is in parameters and buffers, so saving and loading are the same for all.
+    A subclass implements `_open_task`, which adds the modules of a new task (loading a file needs nothing else),
+    `_learn`, which trains them, and `blocks`. All state is in parameters and buffers, so saving and loading work for
+    every subclass.
     """
 
     name: ClassVar[str]
     title: ClassVar[str] = ""
-    """Its name in print, a colon, what it is."""
+    """The label for tables and figures, a colon, and a short description."""
     keeps: ClassVar[str] = "not stated"
     """What it stores between tasks."""
     divisible: ClassVar[bool] = False
-    """Whether several processes can share its work: it trains the experiment's network and nothing else."""
+    """Whether training can be distributed over processes: it trains the experiment's network and nothing else."""
     settings_type: ClassVar[type[Settings]] = Settings
     exact_memory: bool = False
-    """Whether old blocks stay bit-identical for ever, so that scores never need computing twice."""
+    """Whether the blocks of learned tasks stay bit-identical, so that scores can be cached."""
     needs_pretrained: ClassVar[bool] = False
-    """Whether it works on pretrained features only."""
+    """Whether it needs pretrained features."""
 
     def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__()
         channels, height, width = image_shape
         if height != width:
-            raise UserError(f"Images must be square, these are {height} x {width}. Crop or resize them first.")
+            raise UserError(f"Images must be square, but these are {height} x {width}. Crop or resize them first.")
         self.net_settings, self.settings = net, settings
         self.image_shape = (channels, height, width)
         self.seed = seed
         self.tasks: list[LearnedTask] = []
 
     def learn(self, task: Task, context: TrainingContext | None = None) -> Self:
-        """Learn one more task. If that fails or is interrupted, the method is as it was before.
+        """Learn one more task. If that fails or is interrupted, the method is unchanged.
 
         If `context` has checkpoints, an interrupted call with the same task is resumed, and the result is bit-identical
-        to that of an uninterrupted one.
+        to that of an uninterrupted call.
         """
         self._check(task)
         task = task.to(self.device)
@@ -95,16 +96,17 @@ class Method(nn.Module, ABC):
                 self._learn(task, context)
             broadcast_state(self)
             self._check_numbers(task)
-            self.zero_grad(set_to_none=True)  # gradients of finished tasks would be kept for ever
+            self.zero_grad(set_to_none=True)  # otherwise gradients of learned tasks would stay in memory
         except BaseException:
             self.__dict__.update(before.__dict__)
             raise
         return self
 
     def forget(self, number: int) -> str:
-        """Remove a task; the scores of the others stay as they are to the last bit.
+        """Remove a task; the scores of the others stay bit-identical.
 
-        Returns what of it cannot be taken back, as a sentence, or nothing. If it fails, the method is as it was.
+        Returns a sentence about traces of the task that remain, or an empty string. If it fails, the method is
+        unchanged.
         """
         before = copy.deepcopy(self)
         try:
@@ -116,62 +118,62 @@ class Method(nn.Module, ABC):
             raise
 
     def _forget(self, number: int, task: LearnedTask) -> str:
-        """Drop what belongs to task `number`, which has just left `self.tasks`."""
-        raise UserError(f"{self.name} cannot forget a task: all of its tasks share the same numbers.")
+        """Drop the modules of task `number`, which has already been removed from `self.tasks`."""
+        raise UserError(f"{self.name} cannot forget a task: all its tasks share the same weights.")
 
     @property
     def device(self) -> torch.device:
-        """Where the method computes; `to` moves it. Images may come from anywhere, scores are returned on the CPU."""
+        """The device of the method; `to` moves it. Images may be on any device, scores are returned on the CPU."""
         return next((value.device for value in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
     def open_task(self, task: LearnedTask) -> None:
-        """Make room for a task without learning it: the first half of `learn`, and how a stored model is rebuilt."""
+        """Add the modules of a task without training them: the first step of `learn`, and how a file is loaded."""
         self.tasks.append(task)
         device = self.device
-        self._open_task(task)  # new parts start on the CPU, so that their initial values do not depend on the device
+        self._open_task(task)  # initialised on the CPU, so that initial values do not depend on the device
         place(self, device)
 
     @abstractmethod
     def _open_task(self, task: LearnedTask) -> None:
-        """Grow for `task`, the last of `self.tasks`."""
+        """Add the modules of `task`, the last of `self.tasks`."""
 
     @abstractmethod
     def _learn(self, task: Task, context: TrainingContext) -> None:
-        """Train on the last of `self.tasks`, whose room was just made."""
+        """Train the last of `self.tasks`, whose modules exist already."""
 
     @abstractmethod
     def blocks(self, pixels: Tensor) -> Blocks:
-        """Raw scores of images (bytes, or numbers in [0, 1]) for every learned task."""
+        """Uncalibrated scores of images (uint8, or floats in [0, 1]) for every learned task."""
 
     def block(self, pixels: Tensor, task: int) -> Tensor:
         """The scores of one task."""
         return self.blocks(pixels)[task]
 
     def blocks_and_belonging(self, pixels: Tensor, tasks: Sequence[int] | None = None) -> tuple[Blocks, Tensor]:
-        """The blocks of these tasks, by default of all, and how much each image looks like each task's own images,
-        `[images, tasks]`; high = belongs.
+        """The blocks of these tasks (default: all) and each task's in-distribution scores, `[images, tasks]`;
+        high = belongs.
 
-        Each task's numbers have a scale of their own: compare them with those of its own held-out images
-        (`clom.ood.rejection`). A column depends on its task alone, so later tasks never change it.
+        In-distribution scores of different tasks have different scales: compare them with those of the task's held-out
+        images (`clom.ood.rejection`). A column depends on its task alone, so later tasks never change it.
         """
         blocks = self.blocks(pixels) if tasks is None else [self.block(pixels, task) for task in tasks]
         return blocks, strongest(blocks, len(pixels))
 
     def belonging(self, pixels: Tensor) -> Tensor:
-        """The second of `blocks_and_belonging`, for all tasks."""
+        """The in-distribution scores of `blocks_and_belonging`, for all tasks."""
         return self.blocks_and_belonging(pixels)[1]
 
     def task_number(self, name: str) -> int:
-        """The position of the task of this name."""
+        """The index of the task with this name."""
         names = [task.name for task in self.tasks]
         if name not in names:
             raise unknown("task", name, names)
         return names.index(name)
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
-        """Every number that the task's scores are computed from, by name; names do not tell the task's position.
+        """All tensors that the task's scores are computed from, under names that do not depend on the task's index.
 
-        Two models with equal ones answer alike for the task. Methods whose tasks share everything give everything.
+        Equal sub-networks give equal scores. By default, for methods whose tasks share all weights, the state dict.
         """
         return dict(self.state_dict())
 
@@ -182,99 +184,98 @@ class Method(nn.Module, ABC):
 
     @property
     def calibration(self) -> Affine:
-        """The preferred calibration: the one that predictions use."""
+        """The preferred calibration, which predictions use."""
         return self.calibrations()[self.calibration_name]
 
-    # --- optional: what a system may offer besides; callers do without what it does not ------------------------------
+    # --- optional ----------------------------------------------------------------------------------------------------
 
     def offers(self, capability: Capability) -> bool:
-        """Whether this system implements one of the optional methods that have no default."""
+        """Whether this method implements an optional function that has no default."""
         return getattr(type(self), capability) is not getattr(Method, capability)
 
     @property
     def least_classes(self) -> int:
-        """The fewest classes that a task may have."""
+        """The smallest number of classes that a task may have."""
         return 1
 
     def calibrations(self) -> Mapping[str, Affine]:
-        """Ways of making the blocks comparable, the preferred one first; none changes a prediction within a task."""
+        """Calibrations that make blocks comparable, the preferred one first; none changes a TIL prediction."""
         return {"none": Affine.identity(len(self.tasks))}
 
     @property
     def calibration_samples(self) -> int | None:
-        """Samples per class that the calibration was fitted to; None for a system that stores none for that."""
+        """Stored samples per class that the calibration is fitted to; None if the method stores none."""
         return None
 
     def recalibrate(self, samples_per_class: int) -> None:
-        """Drop stored samples beyond so many per class and fit the calibration again: as if it had been trained with
+        """Keep this many stored samples per class and refit the calibration; the result is the same as training with
         that setting."""
         raise UserError(f"{self.name} stores no samples for calibration.")
 
     def held_out_images(self, task: int) -> Tensor | None:
-        """Stored images of a task that it was not trained on, in a form that `blocks` takes; None if there are none."""
+        """Stored images of a task that were held out from training, as input for `blocks`; None if there are none."""
         return None
 
     def gates(self, task: int) -> Gates:
-        """Gate group -> gate of each of its units, in [0, 1]; empty for systems without gates."""
+        """Gate group -> gate of each unit, in [0, 1]; empty for methods without gates."""
         return {}
 
     def capacity(self) -> Mapping[str, Sequence[float]]:
-        """Gate group -> fraction of its units in use after each task; empty for systems without gates."""
+        """Gate group -> fraction of its units in use after each task; empty for methods without gates."""
         return {}
 
     def features(self, pixels: Tensor, task: int) -> Tensor:
-        """`[images, d]`: what the task's head reads."""
-        raise UserError(f"{self.name} offers no features for each task.")
+        """The input of the task's head, `[images, d]`."""
+        raise UserError(f"{self.name} has no features per task.")
 
     def linear_head(self, task: int) -> tuple[Tensor, Tensor]:
-        """Weight `[classes, d]` and bias of the linear layer that reads the task's features."""
-        raise UserError(f"{self.name} offers no linear heads.")
+        """Weight `[classes, d]` and bias of the task's linear head."""
+        raise UserError(f"{self.name} has no linear heads.")
 
     def task_logits(self, images: Tensor, task: int) -> Tensor:
-        """The task's block of images that are numbers in [0, 1] with three channels, differentiable in the images."""
-        raise UserError(f"{self.name} offers no differentiable logits.")
+        """The task's block for float images in [0, 1] with three channels, differentiable in the images."""
+        raise UserError(f"{self.name} has no differentiable logits.")
 
     def odin_block(self, pixels: Tensor, task: int) -> Tensor:
-        """The task's ODIN block, by `task_logits`."""
+        """The task's ODIN block, computed from `task_logits`."""
         logits_of = partial(self.task_logits, task=task)
-        return torch.cat([odin_block(logits_of, to_unit(part)) for part in torch.split(pixels, 256)])
+        return torch.cat([odin_block(logits_of, to_unit(batch)) for batch in torch.split(pixels, 256)])
 
     def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
-        """What export writes: a module from images in [0, 1], `[n, channels, height, width]`, to the raw scores of
-        these tasks side by side, `[n, classes]`, and their `belonging`, `[n, tasks]`; in operations that torch.export
-        can trace for any n."""
-        raise UserError(
-            f"{self.name} cannot be exported: it does not say how to compute its scores as one graph "
-            "(Method.scoring_graph)."
-        )
+        """The module to export: from images in [0, 1], `[n, channels, height, width]`, to the concatenated uncalibrated
+        scores of these tasks, `[n, classes]`, and their `belonging`, `[n, tasks]`. torch.export must be able to trace
+        it for any n."""
+        raise UserError(f"{self.name} cannot be exported: it does not implement Method.scoring_graph.")
 
     def n_parameters(self) -> int:
-        """Numbers that inference needs."""
+        """Parameters needed for inference."""
         return sum(p.numel() for p in self.parameters())
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of training or validation samples kept between tasks."""
+        """Bytes of training or validation samples stored between tasks."""
         return 0
 
     def _check_numbers(self, task: Task) -> None:
-        """The last step of all can ruin the weights without any loss that shows it."""
+        """The last optimiser step may diverge after the last loss was checked."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters()):
             raise UserError(
-                f"Learning task '{task.name}' diverged: some weights are no numbers any more. What was learned before "
-                "is intact. A smaller learning rate usually helps."
+                f"Learning task '{task.name}' diverged: some weights are NaN or infinite. Earlier tasks are intact. "
+                "A smaller learning rate usually helps."
             )
 
     def _check(self, task: Task) -> None:
         shape = tuple(task.train.pixels.shape[1:])
         if shape != self.image_shape:
-            raise UserError(f"Task '{task.name}' has images of shape {shape}, this model learns {self.image_shape}.")
+            raise UserError(
+                f"Task '{task.name}' has images of shape {shape}, but this model learns {self.image_shape}."
+            )
         if task.n_classes < 1 or len(task.train) == 0:
             raise UserError(f"Task '{task.name}' has nothing to learn: {task.n_classes} classes, no images.")
-        known = {name for learned in self.tasks for name in learned.class_names}
-        again = known.intersection(task.class_names)
-        if again:
-            raise UserError(f"Task '{task.name}' brings classes that were learned before: {', '.join(sorted(again))}.")
+        learned = {name for earlier in self.tasks for name in earlier.class_names}
+        repeated = learned.intersection(task.class_names)
+        if repeated:
+            raise UserError(f"Task '{task.name}' contains classes learned before: {', '.join(sorted(repeated))}.")
         missing = set(range(task.n_classes)) - set(task.train.labels.tolist())
         if missing:
             names = ", ".join(task.class_names[label] for label in sorted(missing))
@@ -287,7 +288,7 @@ def strongest(blocks: Blocks, n_images: int) -> Tensor:
 
 
 def place(module: nn.Module, device: torch.device) -> None:
-    """Move a module to a device, in the memory layout in which convolutions are fastest; values do not change."""
+    """Move a module to a device, in the memory format in which convolutions are fastest."""
     module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     for part in module.modules():
         if isinstance(part, Backbone) and part.is_plain:
@@ -296,8 +297,7 @@ def place(module: nn.Module, device: torch.device) -> None:
 
 @contextmanager
 def seeded(seed: int, *path: int | str, device: torch.device | None = None) -> Iterator[None]:
-    """Torch's own randomness (initial weights, dropout), of the CPU and of `device`, from this seed inside, and
-    undisturbed outside."""
+    """Seed torch's global generators (initial weights, dropout), of the CPU and of `device`, and restore them after."""
     with fork_random_states(device):
         torch.manual_seed(generator(seed, *path).initial_seed())
         yield

@@ -1,8 +1,8 @@
-"""Scores as graphs of plain operations, for export: what `Method.scoring_graph` of each family returns.
+"""Exportable scoring graphs: the modules that `Method.scoring_graph` of each family returns.
 
 A masked task's graph is its compact sub-network, run on all rotations as one batch. Rotation r reads block r of the
-head and the blocks are averaged (Eq. 6), so the graph holds one matrix of the head for each rotation. A frozen
-pretrained network is the same for all tasks and runs once.
+head and the blocks are averaged (Eq. 6), so the graph holds one head matrix per rotation. A frozen pretrained backbone
+is shared by all tasks and runs once.
 
 Tested by tests/export/test_onnx.py.
 """
@@ -21,41 +21,43 @@ from clom.learning.heads import DiscriminantHead, nearest_span
 from clom.nets.layers import Net
 from clom.nets.networks.adapters import AdapterNet
 
-# --- a sub-network for each task -------------------------------------------------------------------------------------
+# --- one sub-network per task ----------------------------------------------------------------------------------------
 
 
 class MaskedScores(nn.Module):
-    """The scores of several tasks side by side, each by its own network; `frozen` is what all of them begin with."""
+    """The concatenated scores of several tasks, each from its own network after the frozen `backbone`, if any."""
 
-    def __init__(self, parts: Iterable[TaskScores], frozen: nn.Module | None, rotations: int, mirror: bool) -> None:
+    def __init__(self, tasks: Iterable[TaskScores], backbone: nn.Module | None, rotations: int, flip_tta: bool) -> None:
         super().__init__()
-        self.parts, self.frozen = nn.ModuleList(parts), frozen
-        self.rotations, self.mirror = rotations, mirror
+        self.tasks, self.backbone = nn.ModuleList(tasks), backbone
+        self.rotations, self.flip_tta = rotations, flip_tta
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        if self.mirror:
+        if self.flip_tta:
             images = with_flipped(images)
         views = torch.cat([rotate(images, turn) for turn in range(self.rotations)])
-        if self.frozen is not None:
-            views = self.frozen(views)  # adapters take its features as well as images
-        found = [part(views) for part in self.parts]
-        return torch.cat([scores for scores, _ in found], 1), torch.stack([belonging for _, belonging in found], 1)
+        if self.backbone is not None:
+            views = self.backbone(views)  # adapters accept features as well as images
+        outputs = [task(views) for task in self.tasks]
+        return torch.cat([scores for scores, _ in outputs], 1), torch.stack([belonging for _, belonging in outputs], 1)
 
 
 class TaskScores(nn.Module):
-    """One task's scores. `net` gives the features `kept` of all those that `head` reads."""
+    """One task's scores. `net` computes the features at the indices `kept` of those that `head` reads."""
 
     weight: Tensor
     bias: Tensor
     spans: Tensor | None
 
-    def __init__(self, net: Net, kept: Tensor, head: nn.Module, n_features: int, rotations: int, mirror: bool) -> None:
+    def __init__(
+        self, net: Net, kept: Tensor, head: nn.Module, n_features: int, rotations: int, flip_tta: bool
+    ) -> None:
         super().__init__()
-        self.net, self.rotations, self.mirror = net, rotations, mirror
+        self.net, self.rotations, self.flip_tta = net, rotations, flip_tta
         if isinstance(net, AdapterNet):
-            del net.backbone  # it has run before
+            del net.backbone  # `MaskedScores` runs it once for all tasks
         bias = head(torch.zeros(1, n_features))
-        weight = head(torch.eye(n_features)) - bias  # [features, rotations * classes] of any linear head
+        weight = head(torch.eye(n_features)) - bias  # [features, rotations * classes], for any linear head
         self.register_buffer("weight", weight[kept].unflatten(1, (rotations, -1)).transpose(0, 1).contiguous())
         self.register_buffer("bias", bias.view(rotations, -1).mean(0))
         spans = None
@@ -66,7 +68,7 @@ class TaskScores(nn.Module):
     def forward(self, views: Tensor) -> tuple[Tensor, Tensor]:
         features = self.net(views, 0, {}).unflatten(0, (self.rotations, -1))
         scores = torch.matmul(features, self.weight).mean(0) + self.bias
-        if self.mirror:
+        if self.flip_tta:
             scores = average_flipped(scores)
         return scores, scores.amax(1) if self.spans is None else nearest_span(features, self.spans)
 
@@ -75,8 +77,8 @@ class TaskScores(nn.Module):
 
 
 class FeatureScores(nn.Module):
-    """Scores computed from features by `scores`; an image belongs to a task by the largest of its classes' scores, or
-    of what `similarity` says about them."""
+    """Scores computed from features by `scores`. The in-distribution score of a task is the largest of its classes'
+    scores or, if given, of their `similarity`."""
 
     def __init__(
         self, backbone: nn.Module, scores: nn.Module, sizes: Sequence[int], similarity: nn.Module | None = None
@@ -91,7 +93,7 @@ class FeatureScores(nn.Module):
 
 
 class NearestMeans(nn.Module):
-    """Minus the squared distance of unit vectors, multiplied out: ONNX has no distance."""
+    """Negative squared distance between unit vectors, multiplied out because ONNX has no distance operator."""
 
     means: Tensor
 
@@ -106,8 +108,8 @@ class NearestMeans(nn.Module):
 
 
 class SharedScores(nn.Module):
-    """Columns of what `method.scores` gives, computed from its attributes `parts` alone: the rest, stored images above
-    all, must not leave the model. `method` has a `backbone` and embeds images with it."""
+    """Columns of `method.scores`, computed from the attributes `parts` alone: nothing else, stored images least of all,
+    may be exported. `method` has a `backbone` that embeds images."""
 
     columns: Tensor
 
@@ -116,7 +118,7 @@ class SharedScores(nn.Module):
         needed, twin = set(parts), copy.copy(method)
         for kind in ("_modules", "_buffers", "_parameters"):
             object.__setattr__(twin, kind, {n: value for n, value in getattr(method, kind).items() if n in needed})
-        object.__setattr__(twin, "embed", twin.backbone)  # a batch of any size at once
+        object.__setattr__(twin, "embed", twin.backbone)  # one forward pass for any batch size
         self.method, self.sizes = twin, list(sizes)
         self.register_buffer("columns", columns)
 

@@ -1,4 +1,4 @@
-"""Protection x learner x calibration: the family of systems that give every task a mask of its own."""
+"""Methods with one mask per task: protection x learner x calibration."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ from clom.settings import Count, Settings
 
 
 class MaskedSettings(Settings):
-    """What all masked systems share."""
+    """Settings of all masked methods."""
 
+    former_names: ClassVar[Mapping[str, str]] = {"mirror": "flip_tta"}
     calibration: Literal["memory", "scale", "none"] = "memory"
-    """`memory` (Eq. 9-11) keeps `memory_per_class` validation samples; `scale` keeps none; `none` is CLOM(-c)."""
+    """`memory` (Eq. 9-11) stores `memory_per_class` validation samples; `scale` stores none; `none` is CLOM(-c)."""
     memory_per_class: Count = 20
     memory_fit: CalibrationSettings = CalibrationSettings()
-    mirror: bool = False
-    """Ask about the mirror image as well and average, for images that may be mirrored in training. The paper does not;
-    an answer costs twice the work."""
+    flip_tta: bool = False
+    """Horizontal-flip test-time augmentation: average the scores of an image and of its flip, for data that is flipped
+    in training. Not in the paper; doubles the cost of inference."""
 
 
 class MaskedMethod(Method):
-    """One network behind a protection, one head per task, scores averaged over rotations, blocks side by side."""
+    """One protected network, one head per task, scores averaged over rotations."""
 
     divisible = True
     settings_type: ClassVar[type[Settings]] = MaskedSettings
@@ -57,21 +58,21 @@ class MaskedMethod(Method):
         learner: Learner,
     ) -> None:
         super().__init__(net, settings, image_shape, seed)
-        if settings.mirror and protection.net.has_frozen_backbone:
-            raise UserError("mirror: true is for networks that are trained here; leave it off with a pretrained one.")
+        if settings.flip_tta and protection.net.has_frozen_backbone:
+            raise UserError("flip_tta does not work with a pretrained network: set flip_tta to false.")
         self.protection = protection
         self.exact_memory = protection.exact
         self.learner = learner
-        self._portion = 32 if protection.net.has_frozen_backbone else 256  # images at once; photos are large
+        self._batch_size = 32 if protection.net.has_frozen_backbone else 256  # photos are large
         self.heads = nn.ModuleList()
         self.memory = Memory()
-        self.typical = nn.ParameterList()  # of each task: what `scale` divides by
-        self.fitted = nn.ParameterList()  # the memory's scales and shifts (and cross), anew after each task
-        self._networks: dict[int, TaskNetwork] = {}  # made when a task is first asked; not part of what is saved
-        self.register_load_state_dict_post_hook(_forget_networks)  # type: ignore[no-untyped-call]
+        self.typical = nn.ParameterList()  # per task: the divisor of the `scale` calibration
+        self.fitted = nn.ParameterList()  # the `memory` calibration (scales, shifts, cross_task), refitted every task
+        self._networks: dict[int, TaskNetwork] = {}  # a cache, filled on first use; never saved
+        self.register_load_state_dict_post_hook(_clear_networks)  # type: ignore[no-untyped-call]
 
     def _apply(self, *args: Any, **options: Any) -> Self:
-        self._networks = {}  # made of tensors that are about to move
+        self._networks = {}  # their tensors are about to move
         moved: Self = super()._apply(*args, **options)  # type: ignore[no-untyped-call]
         return moved
 
@@ -79,12 +80,12 @@ class MaskedMethod(Method):
         return self.protection.capacity()
 
     def n_parameters(self) -> int:
-        """Shared weights, and of all tasks: gates, normalisation and heads. The projection g is gone by now."""
+        """Shared weights plus the gates, normalisation and heads of all tasks; the projection g is discarded."""
         return sum(p.numel() for part in (self.protection, self.heads) for p in part.parameters())
 
     @property
     def least_classes(self) -> int:
-        return 1 if self.learner.rotations > 1 else 2  # a lone class is told from its own rotations, or from nothing
+        return 1 if self.learner.rotations > 1 else 2  # a single class can only be contrasted with its rotations
 
     @property
     def memory_bytes(self) -> int:
@@ -100,14 +101,14 @@ class MaskedMethod(Method):
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
         number = len(self.tasks) - 1
-        self.requires_grad_(False)  # nothing of the old tasks, but the shared weights again
+        self.requires_grad_(False)  # of the old tasks' parameters only the shared weights are trained
         for parameter in (*self.protection.weights(number), *self.protection.mask_parameters(number)):
             parameter.requires_grad_(True)
         self.heads[number] = self.learner.learn(self.protection, number, task, self.seed, context)
         self.protection.finish(number, self.heads[number])
         self.eval().requires_grad_(False)
         closed = self.protection.closed_groups(number)
-        if closed and not self.protection.net.has_frozen_backbone:  # pretrained features remain without the adapter
+        if closed and not self.protection.net.has_frozen_backbone:  # frozen features remain without an adapter
             warnings.warn(
                 f"Task '{task.name}' closed every unit of {', '.join(closed)}: it may have learned nothing. A lower "
                 "sparsity (attention.sparsity_first, attention.sparsity_rest) or a wider network helps.",
@@ -115,8 +116,8 @@ class MaskedMethod(Method):
             )
         self.typical[number].copy_(self._typical_score(task, number))
         if self.settings.calibration == "memory":
-            kept = per_class(task.validation, self.settings.memory_per_class, self._random("memory"))
-            self.memory.add(number, self.stored_form(kept.pixels), kept.labels)
+            samples = per_class(task.validation, self.settings.memory_per_class, self._random("memory"))
+            self.memory.add(number, self.stored_form(samples.pixels), samples.labels)
             self._fit_to_memory()
 
     def _forget(self, number: int, task: LearnedTask) -> str:
@@ -132,14 +133,14 @@ class MaskedMethod(Method):
             self._fit_to_memory()
         else:
             self.set_fitted(Affine.identity(len(self.tasks)))
-        return "Units that other tasks use as well keep what they learned from it." if self.capacity() else ""
+        return "Units that other tasks also use keep what they learned from it." if self.capacity() else ""
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
         head = {f"head.{name}": value for name, value in self.heads[task].state_dict().items()}
-        asked = {"rotations": torch.tensor(self.learner.rotations)}
-        if self.settings.mirror:
-            asked["mirror"] = torch.tensor(True)
-        return self.protection.sub_network(task) | head | asked
+        inference = {"rotations": torch.tensor(self.learner.rotations)}
+        if self.settings.flip_tta:
+            inference["mirror"] = torch.tensor(True)  # its former name: fingerprints of existing models depend on it
+        return self.protection.sub_network(task) | head | inference
 
     # --- scores ------------------------------------------------------------------------------------------------------
 
@@ -153,11 +154,11 @@ class MaskedMethod(Method):
     def _blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         if not len(pixels):
             return [torch.empty(0, self.tasks[task].n_classes) for task in tasks]
-        parts = [self._batch_blocks(part, tasks) for part in torch.split(pixels, self._portion)]
-        return [torch.cat(of_task).cpu() for of_task in zip(*parts, strict=True)]
+        batches = [self._batch_blocks(batch, tasks) for batch in torch.split(pixels, self._batch_size)]
+        return [torch.cat(of_task).cpu() for of_task in zip(*batches, strict=True)]
 
     def _batch_blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
-        """The blocks of as many images as are computed at once."""
+        """The blocks of one batch."""
         views = self._views(pixels)
         return [self._network(task)(views) for task in tasks]
 
@@ -166,16 +167,16 @@ class MaskedMethod(Method):
 
     @torch.no_grad()
     def blocks_and_belonging(self, pixels: Tensor, tasks: Sequence[int] | None = None) -> tuple[Blocks, Tensor]:
-        """With discriminant heads an image belongs to a task as much as its features lie in the span of a class."""
+        """With discriminant heads the in-distribution score is how well the span of a class explains the features."""
         chosen = range(len(self.tasks)) if tasks is None else tasks
         heads = {task: head for task in chosen if isinstance(head := self.heads[task], DiscriminantHead)}
         if not len(pixels) or not heads or len(heads) < len(chosen):
             return super().blocks_and_belonging(pixels, tasks)
         blocks, belonging = [], []
-        for part in torch.split(pixels, self._portion):
-            views = self._views(part)
+        for batch in torch.split(pixels, self._batch_size):
+            views = self._views(batch)
             blocks.append([self._network(task)(views) for task in chosen])
-            # Of the masked network, not of the compact one, which rounds differently: model files record these numbers.
+            # From the masked network: model files record these scores, and the compact one rounds differently.
             similar = [
                 head.similarity(self.protection.features(views, task), self.learner.rotations)
                 for task, head in heads.items()
@@ -184,11 +185,11 @@ class MaskedMethod(Method):
         return [torch.cat(of_task).cpu() for of_task in zip(*blocks, strict=True)], torch.cat(belonging).cpu()
 
     def _views(self, pixels: Tensor) -> Tensor:
-        """All rotations as one batch, after the part of the network that is the same for all tasks, if there is one."""
-        if pixels.ndim == 3:  # a stored_form
+        """All rotations as one batch, passed through the frozen backbone if there is one."""
+        if pixels.ndim == 3:  # already in `stored_form`
             return pixels.to(self.device).transpose(0, 1).flatten(0, 1)
         images = to_unit(pixels.to(self.device))
-        if self.settings.mirror:
+        if self.settings.flip_tta:
             images = with_flipped(images)
         turned = rotations(images, self.learner.rotations).contiguous(memory_format=torch.channels_last)
         return self.protection.net.frozen_features(turned)
@@ -199,19 +200,19 @@ class MaskedMethod(Method):
                 *self.protection.inference_features(task),
                 self.heads[task],
                 self.learner.rotations,
-                self.settings.mirror,
+                self.settings.flip_tta,
             )
         return self._networks[task]
 
     @torch.no_grad()
     def stored_form(self, pixels: Tensor) -> Tensor:
-        """What the memory keeps of images: where the network begins frozen what that makes of them, which shows no
-        picture and stays valid, `[images, rotations, d]`; else the images."""
+        """Images as the memory stores them: with a frozen backbone its features, `[images, rotations, d]`, from which
+        the pictures cannot be seen; otherwise the images themselves."""
         if not self.protection.net.has_frozen_backbone or pixels.ndim == 3:
             return pixels
         count = self.learner.rotations
-        parts = [self._views(part).view(count, len(part), -1) for part in torch.split(pixels, self._portion)]
-        return torch.cat(parts, 1).transpose(0, 1).contiguous()
+        batches = [self._views(batch).view(count, len(batch), -1) for batch in torch.split(pixels, self._batch_size)]
+        return torch.cat(batches, 1).transpose(0, 1).contiguous()
 
     def held_out_images(self, task: int) -> Tensor | None:
         own = self.memory.pixels[self.memory.tasks == task]
@@ -221,45 +222,46 @@ class MaskedMethod(Method):
         return self.protection.gates(task)
 
     def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
-        net, rotations, mirror = self.protection.net, self.learner.rotations, self.settings.mirror
-        parts = []
+        net, rotations, flip_tta = self.protection.net, self.learner.rotations, self.settings.flip_tta
+        graphs = []
         for task in tasks:
-            found = self.protection.compact(task)
-            if found is None:
+            compact = self.protection.compact(task)
+            if compact is None:
                 raise UserError(f"{self.name} cannot be exported with soft gates (attention.binary: false).")
-            parts.append(TaskScores(*found, self.heads[task], net.n_features, rotations, mirror))
-        frozen = net.backbone if isinstance(net, AdapterNet) else None
-        return MaskedScores(parts, frozen, rotations, mirror)
+            graphs.append(TaskScores(*compact, self.heads[task], net.n_features, rotations, flip_tta))
+        backbone = net.backbone if isinstance(net, AdapterNet) else None
+        return MaskedScores(graphs, backbone, rotations, flip_tta)
 
     @torch.no_grad()
     def features(self, pixels: Tensor, task: int) -> Tensor:
         """`h(x, k)` of the unrotated images."""
-        parts = [self.protection.features(to_unit(part.to(self.device)), task) for part in torch.split(pixels, 256)]
-        return torch.cat(parts).cpu()
+        batches = torch.split(pixels, 256)
+        features = [self.protection.features(to_unit(batch.to(self.device)), task) for batch in batches]
+        return torch.cat(features).cpu()
 
     @torch.no_grad()
     def linear_head(self, task: int) -> tuple[Tensor, Tensor]:
-        """Weight `[classes, features]` and bias of the head that unrotated images read: its first rows, rotation 0."""
+        """Weight `[classes, features]` and bias of the head's block for rotation 0, its first rows."""
         head, n_classes = self.heads[task], self.tasks[task].n_classes
         n_features, device = self.protection.net.n_features, self.device
         bias = head(torch.zeros(1, n_features, device=device))
-        weight = head(torch.eye(n_features, device=device)) - bias  # any linear head, masked ones too
+        weight = head(torch.eye(n_features, device=device)) - bias  # works for masked heads as well
         return weight[:, :n_classes].T.cpu(), bias[0, :n_classes].cpu()
 
     def calibrations(self) -> dict[str, Affine]:
         n_tasks, cpu = len(self.tasks), torch.device("cpu")
-        ways = {
+        available = {
             "memory": Affine(*self.fitted).to(cpu) if self.settings.calibration == "memory" else None,
             "scale": Affine(1 / torch.cat(list(self.typical)).to(cpu), torch.zeros(n_tasks)) if n_tasks else None,
             "none": Affine.identity(n_tasks),
         }
         preferred = self.settings.calibration
-        return {name: way for name in (preferred, *ways) if (way := ways[name]) is not None}
+        return {name: affine for name in (preferred, *available) if (affine := available[name]) is not None}
 
     @torch.no_grad()
     def _typical_score(self, task: Task, number: int) -> Tensor:
-        """The mean score of the right class on the task's own data: no sample is needed later."""
-        # Few photos are known by heart, and each costs a pass through the frozen network: better ask the held-out ones.
+        """The mean score of the true class on the task's own data; no sample needs to be stored for it."""
+        # A few photos are memorised, and each costs a pass through the backbone, so held-out photos serve better.
         few = self.protection.net.has_frozen_backbone and len(task.validation) > 0
         images = task.validation if few else task.train[slice(0, 2000)]
         own = self.block(images.pixels, number)
@@ -285,28 +287,32 @@ class MaskedMethod(Method):
 
     def set_fitted(self, fitted: Affine) -> None:
         values = [fitted.scales, fitted.shifts]
-        if self.settings.memory_fit.cross is not None:
+        if self.settings.memory_fit.cross_task is not None:
             n_classes = sum(task.n_classes for task in self.tasks)
-            values.append(torch.zeros(len(self.tasks), n_classes) if fitted.cross is None else fitted.cross)
+            cross_task = fitted.cross_task
+            values.append(torch.zeros(len(self.tasks), n_classes) if cross_task is None else cross_task)
         self.fitted = nn.ParameterList(_constant(value.to(self.device)) for value in values)
 
     def _random(self, purpose: str) -> torch.Generator:
         return generator(self.seed, purpose, len(self.tasks) - 1)
 
 
-def _forget_networks(method: nn.Module, _: object) -> None:
-    """Loaded weights are other weights."""
+def _clear_networks(method: nn.Module, _: object) -> None:
+    """Cached networks hold the weights from before loading."""
     assert isinstance(method, MaskedMethod)
     method._networks = {}
 
 
 class TaskNetwork:
-    """A finished task's scores from views: its features and its head, both without what is always zero."""
+    """A learned task's scores from views, by the compact network and head: closed units are cut off.
+
+    `features_of` computes the features at the indices `kept`; the others are always zero.
+    """
 
     def __init__(
-        self, features_of: Callable[[Tensor], Tensor], kept: Tensor, head: nn.Module, rotations: int, mirror: bool
+        self, features_of: Callable[[Tensor], Tensor], kept: Tensor, head: nn.Module, rotations: int, flip_tta: bool
     ) -> None:
-        self.features_of, self.head, self.rotations, self.mirror = features_of, head, rotations, mirror
+        self.features_of, self.head, self.rotations, self.flip_tta = features_of, head, rotations, flip_tta
         if isinstance(head, nn.Linear) and len(kept) < head.in_features:
             self.head = nn.Linear(len(kept), head.out_features)
             self.head.weight = nn.Parameter(head.weight.detach()[:, kept].contiguous(), requires_grad=False)
@@ -318,9 +324,9 @@ class TaskNetwork:
         by_rotation = outputs.view(self.rotations, -1, self.rotations, outputs.shape[1] // self.rotations)
         own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
         scores = own.mean(-1)
-        return average_flipped(scores) if self.mirror else scores
+        return average_flipped(scores) if self.flip_tta else scores
 
 
 def _constant(values: Tensor) -> nn.Parameter:
-    """A number that is saved with the model and never trained by a gradient."""
+    """A parameter that is saved with the model but gets no gradient."""
     return nn.Parameter(values, requires_grad=False)

@@ -1,12 +1,13 @@
-"""What a model file tells about each of its tasks besides the numbers that it answers with."""
+"""What a model file records about each task besides its weights."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, AliasChoices, AwareDatetime, Field
+from pydantic import AfterValidator, AwareDatetime, Field
 
 from clom.ood.rejection import HeldOutScores
 from clom.settings import Count, PositiveNumber, Settings
@@ -14,7 +15,7 @@ from clom.settings import Count, PositiveNumber, Settings
 
 def _ascending(scores: tuple[float, ...]) -> tuple[float, ...]:
     if any(one > two for one, two in pairwise(scores)):
-        raise ValueError("scores are kept in ascending order")
+        raise ValueError("scores must be in ascending order")
     return scores
 
 
@@ -23,26 +24,26 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class TaskRecord(Settings):
-    """Noted once, right after the task was learned."""
+    """Written once, right after the task was learned."""
 
+    former_names: ClassVar[Mapping[str, str]] = {"sharpness": "logit_scale"}
     learned: AwareDatetime
     images: tuple[Count, ...]
-    """Of each class: how many images it was learned from."""
+    """Training images of each class."""
     validation_images: tuple[Count, ...]
-    """Of each class: how many were held out to measure what follows."""
+    """Held-out images of each class, which the numbers below were measured on."""
     accuracy: Share
-    """Of the held-out images, with the classes of this task to choose from."""
-    logit_scale: PositiveNumber = Field(default=1.0, validation_alias=AliasChoices("logit_scale", "sharpness"))
-    """The inverse temperature: what scores are multiplied by before the softmax, fitted to the held-out images. Older
-    files call it `sharpness`."""
+    """On the held-out images, among the classes of this task."""
+    logit_scale: PositiveNumber = 1.0
+    """Inverse temperature: the factor of the scores before the softmax, fitted to the held-out images."""
     belonging: Annotated[tuple[Score, ...], AfterValidator(_ascending)] = ()
-    """How much each held-out image looks like this task's own, sorted: any rejection rate can be chosen from it."""
+    """In-distribution score of each held-out image, sorted: the threshold for any rejection rate follows from it."""
     fingerprint: str
-    """Of everything the task's scores are computed from: see `clom.storage.fingerprint`."""
+    """Hash of everything the task's scores are computed from: see `clom.storage.fingerprint`."""
 
     @property
     def own_scores(self) -> HeldOutScores:
-        """What decides whether an image is unknown to this task."""
+        """The scores that decide whether an image is unknown to this task."""
         return HeldOutScores(self.belonging)
 
     @property
@@ -51,5 +52,5 @@ class TaskRecord(Settings):
 
 
 def now() -> datetime:
-    """In UTC, to the second."""
+    """The current time in UTC, to the second."""
     return datetime.now(UTC).replace(microsecond=0)
