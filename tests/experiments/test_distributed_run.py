@@ -68,7 +68,7 @@ def test_two_processes_go_on_where_they_were_stopped(tmp_path: Path) -> None:
     [
         (["demo"], "'clom demo' is for one process"),
         (["run", "digits-5t", "--method", "owm"], "Divided are: bic, clom, "),
-        (["run", "digits-5t"], "could not meet the others"),
+        (["run", "digits-5t"], "could not join the process group"),
     ],
 )
 def test_what_several_processes_cannot_do(

@@ -1,4 +1,4 @@
-"""What is learned in one process and in several, to be compared. As a script: one of the several processes."""
+"""Training cases to compare between one process and several. As a script: one rank of the several."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ PLAIN = read_net_settings({"kind": "plain"})
 PLAIN_WITHOUT_NORM = read_net_settings({"kind": "plain", "norm": False})
 POOLED = PooledConvSettings(channels=(4, 4, 6), hidden=8)
 
-# SGD: Adam's first steps are as long for a gradient that is zero but for rounding as for any other.
+# SGD: Adam's first steps are full-size even where the gradient is nothing but rounding error.
 SGD = {"kind": "sgd", "lr": 0.05}
-TRAINING = {"plan": {"epochs": 1, "batch": 13}, "optimiser": SGD}  # 13 rows: 7 for the one and 6 for the other
+TRAINING = {"plan": {"epochs": 1, "batch": 13}, "optimiser": SGD}  # 13 rows: 7 for one rank and 6 for the other
 GATES = {**TRAINING, "gates_optimiser": SGD}
 MASKED = {"memory_per_class": 2, "learning": GATES}
 CONTRASTIVE = {"memory_per_class": 2, "learning": {**GATES, "head": {"views": 1, "iterations": 5}}}
@@ -65,7 +65,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "derpp": {**REPLAY, "replay_batch": 5},
     "muc": {**TRAINING, "ood": "noise", "side_training": {"plan": {"epochs": 1, "batch": 13}}},
 }
-"""Every method that several processes can share."""
+"""Every method that supports data parallelism."""
 LEARNING: dict[str, tuple[str, NetSettings, dict[str, Any]]] = {
     **{name: (name, ALEXNET, settings) for name, settings in SETTINGS.items()},
     "clom, trained head": ("clom", ALEXNET, SGD_HEAD),
@@ -78,7 +78,7 @@ NETS: dict[str, NetSettings] = {"alexnet": DROPOUT, "pooled": POOLED, "resnet": 
 
 
 def learn(case: str) -> dict[str, Any]:
-    """Gradients of each task's first step, everything that two tasks leave behind, and their scores."""
+    """Gradients of each task's first step, the state after two tasks, and their scores."""
     name, net, settings = LEARNING[case]
     maker = method_class(name)
     tasks = stream()
@@ -86,14 +86,14 @@ def learn(case: str) -> dict[str, Any]:
     gradients: list[dict[str, Tensor]] = []
     book = Scorebook(tasks.tests)
 
-    def look(step: Progress) -> None:
+    def record_gradients(step: Progress) -> None:
         if step.done == 1 and step.task == len(gradients):
             gradients.append({name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None})
 
     for task in tasks:
-        method.learn(task, TrainingContext(look))
+        method.learn(task, TrainingContext(record_gradients))
         book.update(method)
-    return {"gradients": gradients, "numbers": dict(method.state_dict()), "scores": _by_pair(book)}
+    return {"gradients": gradients, "state": dict(method.state_dict()), "scores": _by_pair(book)}
 
 
 def _by_pair(book: Scorebook) -> dict[str, Tensor]:
@@ -105,7 +105,7 @@ def stream() -> Stream:
 
 
 def differentiate(case: str) -> dict[str, Tensor]:
-    """In double precision, where rounding hides nothing: gradients of one contrastive step, and its statistics."""
+    """Gradients and batch-norm statistics of one contrastive step, in float64, where rounding hides no error."""
     torch.manual_seed(0)
     net = make_net(NETS[case], 8).double().train()
     net.add_task()
@@ -123,8 +123,8 @@ def differentiate(case: str) -> dict[str, Tensor]:
     return {**gradients, **statistics, "randomness after": torch.rand(3)}
 
 
-def talk(rank: int) -> dict[str, Any]:
-    """What processes say to each other besides numbers of a network."""
+def communicate(rank: int) -> dict[str, Any]:
+    """Communication other than tensors of a network."""
     require_same("numbers", b"equal everywhere")
     refused = ""
     try:
@@ -136,14 +136,14 @@ def talk(rank: int) -> dict[str, Any]:
 
 
 def lose(rank: int) -> str:
-    """The last rank goes without a word; the others notice when they next need it."""
+    """The last rank exits abruptly; the others notice at the next collective operation."""
     if rank == data_parallel.world_size() - 1:
         os._exit(0)
     try:
         data_parallel.all_reduce_sum(torch.zeros(1))
     except data_parallel.RankLost as problem:
         return str(problem)
-    return "nobody was missed"
+    return "the lost rank was not noticed"
 
 
 def main(folder: Path) -> None:
@@ -154,7 +154,7 @@ def main(folder: Path) -> None:
         found = {
             "learned": {case: learn(case) for case in LEARNING},
             "differentiated": {case: differentiate(case) for case in NETS},
-            "talked": talk(launch.rank),
+            "communicated": communicate(launch.rank),
         }
         torch.save(found, folder / f"{launch.rank}.pt")
         (folder / "lost.txt").write_text(lose(launch.rank))

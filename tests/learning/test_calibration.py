@@ -1,4 +1,4 @@
-"""One scale and one shift per task: they make tasks comparable and leave every answer within a task alone."""
+"""Calibration: one scale and one shift per task make tasks comparable and never change a TIL prediction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def comparable(n_per_task: int = 40, seed: int = 0) -> tuple[list[Tensor], Tensor]:
-    """Good blocks of three tasks, side by side: the right class is higher by 4, noise 1; labels count through."""
+    """Comparable logits of three tasks: the true class is higher by 4, noise 1; labels index the concatenation."""
     randomness = seeded(seed)
     labels = torch.cat(
         [
@@ -72,9 +72,9 @@ def test_cross_task_finds_the_minimum_and_uses_scores_of_other_tasks() -> None:
     assert cil(plain(blocks), labels) < 0.8
     assert cil(fitted(blocks), labels) > 0.9
     for before, after in zip(blocks, fitted(blocks), strict=True):
-        assert torch.equal(before.argmax(1), after.argmax(1))  # TIL answers stay
+        assert torch.equal(before.argmax(1), after.argmax(1))  # TIL predictions are unchanged
 
-    # The gradient of the stated objective, in terms of standardised scores, vanishes.
+    # The gradient of the documented objective, in terms of standardised logits, vanishes.
     exact = [block.double() for block in blocks]
     spreads = torch.stack([block.std(correction=0) for block in exact])
     centres = torch.stack([block.mean() for block in exact])
@@ -111,7 +111,7 @@ def test_a_calibration_for_another_number_of_tasks_is_an_error() -> None:
 
 @pytest.mark.parametrize("solver", ["exact", "sgd"])
 def test_comparability_is_recovered_on_other_samples(solver: str) -> None:
-    """Fitted on a memory of 60 samples, measured on others: from a third right to nearly all."""
+    """Fitted to 60 samples and evaluated on others: accuracy rises from a third to nearly 1."""
     memory, labels = comparable(20)
     settings = CalibrationSettings.model_validate({"solver": solver})
     fitted = fit_to_memory(distorted(memory), labels, settings, seeded())
@@ -122,7 +122,7 @@ def test_comparability_is_recovered_on_other_samples(solver: str) -> None:
 
 
 def test_fitted_scales_undo_the_distortion() -> None:
-    """With a margin of 4 and noise 1 the best weight of every score is 4 / 1^2, though those given differ by 2,000."""
+    """With a margin of 4 and noise 1 the best weight of every logit is 4 / 1^2, although the inputs differ by 2,000."""
     memory, labels = comparable(200)
     fitted = fit_to_memory(distorted(memory), labels, CalibrationSettings(prior=0.0), seeded())
     assert (fitted.scales * SCALES).tolist() == pytest.approx([4.0, 4.0, 4.0], rel=0.25)
@@ -166,7 +166,7 @@ def test_scales_are_positive_and_til_never_changes(seed: int, solver: str, n_tas
     assert bool((fitted.scales > 0).all())
     assert bool(torch.isfinite(fitted.scales).all())
     assert bool(torch.isfinite(fitted.shifts).all())
-    # In double precision: two scores that differ by one float32 step may be rounded to one by any affine map.
+    # In float64: an affine map may round two logits that differ by one float32 step to the same value.
     exactly = Affine(fitted.scales.double(), fitted.shifts.double())
     for before, after in zip(blocks, exactly([block.double() for block in blocks]), strict=True):
         assert torch.equal(before.argmax(1), after.argmax(1))
@@ -210,7 +210,7 @@ def test_same_randomness_same_result(solver: str) -> None:
     assert torch.equal(one.shifts, two.shifts)
 
 
-def test_fitting_leaves_the_blocks_alone() -> None:
+def test_fitting_does_not_modify_the_blocks() -> None:
     blocks, labels = comparable(5)
     before = [block.clone() for block in blocks]
     fit_to_memory(blocks, labels, CalibrationSettings(), seeded())
@@ -219,8 +219,8 @@ def test_fitting_leaves_the_blocks_alone() -> None:
 
 
 @pytest.mark.parametrize("solver", ["exact", "sgd"])
-def test_an_empty_memory_calibrates_nothing(solver: str) -> None:
-    """The first point of the paper's memory ablation: no samples, so the blocks stay as they are."""
+def test_an_empty_buffer_gives_the_identity(solver: str) -> None:
+    """The first point of the paper's memory ablation: no samples, so the logits are unchanged."""
     settings = CalibrationSettings.model_validate({"solver": solver})
     fitted = fit_to_memory(
         [torch.empty(0, 2), torch.empty(0, 3)], torch.empty(0, dtype=torch.int64), settings, seeded()
@@ -229,8 +229,8 @@ def test_an_empty_memory_calibrates_nothing(solver: str) -> None:
     assert fitted.shifts.tolist() == [0.0, 0.0]
 
 
-def test_a_memory_of_one_number_gives_numbers() -> None:
-    """One class, one stored sample: a standard deviation would not exist."""
+def test_a_single_sample_of_a_single_class() -> None:
+    """The sample standard deviation would be undefined."""
     fitted = fit_to_memory([torch.tensor([[3.0]])], torch.tensor([0]), CalibrationSettings(), seeded())
     assert bool((fitted.scales > 0).all())
     assert bool(torch.isfinite(fitted.scales).all())

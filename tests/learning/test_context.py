@@ -1,4 +1,4 @@
-"""Steps of a phase: snapshots of all that it changes, and going on from them."""
+"""Steps of a phase: snapshots of everything it changes, and resuming from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class InMemory(Checkpoints):
 
 
 def random_walk(checkpoints: Checkpoints | None, steps: int = 5, most: int | None = None) -> tuple[Tensor, Tensor]:
-    """A method of one weight that takes random steps; the trace is what is outside the method."""
+    """A method with one weight that takes random steps; the trace is state outside the method."""
     torch.manual_seed(0)
     method, randomness, trace = nn.Linear(1, 1, bias=False), torch.Generator().manual_seed(1), torch.zeros(steps)
     method.weight.data.fill_(1.0)
@@ -58,12 +58,12 @@ def random_walk(checkpoints: Checkpoints | None, steps: int = 5, most: int | Non
     return method.weight.detach().clone(), trace
 
 
-def test_without_checkpoints_it_counts() -> None:
+def test_without_checkpoints_it_only_counts() -> None:
     assert list(TrainingContext().steps(3)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("interrupted_after", [1, 2, 3, 4])
-def test_an_interrupted_phase_ends_as_an_uninterrupted_one(interrupted_after: int) -> None:
+def test_an_interrupted_phase_ends_like_an_uninterrupted_one(interrupted_after: int) -> None:
     weight, trace = random_walk(None)
     first = InMemory()
     with pytest.raises(Stopped):
@@ -86,7 +86,7 @@ def test_a_finished_phase_is_skipped() -> None:
     assert torch.equal(again, weight)
 
 
-def test_weights_that_are_not_finite_are_not_kept() -> None:
+def test_weights_that_are_not_finite_are_not_saved() -> None:
     method, checkpoints = nn.Linear(1, 1), InMemory()
     context = TrainingContext(checkpoints=checkpoints)
     context.attach(method)
@@ -103,14 +103,14 @@ def test_a_snapshot_of_another_version_is_refused() -> None:
 
 
 def test_a_process_is_stopped_between_steps_only() -> None:
-    told: list[Progress] = []
-    context = TrainingContext(told.append, InMemory(stop=True))
+    reports: list[Progress] = []
+    context = TrainingContext(reports.append, InMemory(stop=True))
     with pytest.raises(Stopped):
         context.report(PROGRESS)
     context.attach(nn.Linear(1, 1))
     steps = context.steps(2)
     next(steps)
-    context.report(PROGRESS)  # in the middle of a step: it would be lost
-    assert told == [PROGRESS, PROGRESS]
+    context.report(PROGRESS)  # in the middle of a step, which would be lost
+    assert reports == [PROGRESS, PROGRESS]
     with pytest.raises(Stopped):
         next(steps)

@@ -26,7 +26,7 @@ def test_kl_of_mnemonics() -> None:
 def test_cross_entropy_of_bic() -> None:
     student, teacher = torch.tensor([[1, 2, 0.5]]), torch.tensor([[2.0, 0, -1]])
     assert float(soft_cross_entropy(student, teacher, 2.0)) == pytest.approx(1.1512866, abs=1e-6)
-    # Bounded below by the teacher's entropy, reached when the outputs differ by a constant.
+    # The minimum is the teacher's entropy, reached when the outputs differ by a constant.
     assert float(soft_cross_entropy(teacher + 5, teacher, 2.0)) == pytest.approx(0.9059592, abs=1e-6)
 
 
@@ -35,7 +35,7 @@ def test_the_softmax_is_over_classes() -> None:
     assert float(soft_cross_entropy(new, old, 2.0)) == pytest.approx(0.8071303, abs=1e-6)  # 0.8236293 over the batch
 
 
-def test_a_teacher_never_moves() -> None:
+def test_a_teacher_never_changes() -> None:
     student = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     teacher = teacher_of(student)
     before = {name: value.clone() for name, value in teacher.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Two real processes learn what one learns: the same gradients, weights, statistics and scores, up to rounding."""
+"""Two real processes train like one: the same gradients, weights, statistics and scores, up to rounding."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Found = dict[str, Any]
 
 
 def difference(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Relative difference of some tensors as one vector."""
+    """Relative difference of the concatenated tensors."""
     ours, theirs = (torch.cat([value.double().flatten() for value in side]) for side in (got, wanted))
     return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-12))
 
 
 def largest_difference(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
-    """Of any tensor."""
+    """The largest relative difference of any tensor."""
     assert got.keys() == wanted.keys()
     return max(difference([got[name]], [wanted[name]]) for name in wanted)
 
 
 def gradient_differences(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterator[float]:
-    """Masks and weights apart, since their gradients differ in size by orders of magnitude."""
+    """Masks and weights separately, since their gradients differ by orders of magnitude."""
     assert got.keys() == wanted.keys()
     masks = {name for name in wanted if "embeddings" in name or "scores" in name}
     for kind in (masks, wanted.keys() - masks):
@@ -39,12 +39,12 @@ def gradient_differences(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
             yield difference([got[name] for name in kind], [wanted[name] for name in kind])
 
 
-def test_every_divisible_method_is_compared() -> None:
+def test_every_data_parallel_method_is_compared() -> None:
     assert SETTINGS.keys() == {name for name, entry in BUILT_IN.items() if entry.divisible}
 
 
-def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
-    """All in one test: starting processes is what takes the time."""
+def test_two_processes_train_like_one(tmp_path: Path) -> None:
+    """A single test, since starting processes dominates the time."""
     processes = start(2, str(rank_cases.__file__), str(tmp_path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # networks this small close whole layers
@@ -55,25 +55,23 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     for rank in two:
         check_networks(rank["differentiated"])
         check_gradients(rank["learned"], alone)
-        assert "do not have the same numbers" in rank["talked"]["refused"]
-        assert rank["talked"]["shared"] == ["from 0", ""]
+        assert "do not have the same numbers" in rank["communicated"]["refused"]
+        assert rank["communicated"]["shared"] == ["from 0", ""]
     check_results(two[0]["learned"], alone)
     check_equal(two[0]["learned"], two[1]["learned"])
     assert "Another process of this run has ended" in (tmp_path / "lost.txt").read_text()
 
 
 def check_networks(found: Found) -> None:
-    """Weights, gates, statistics of normalisation, dropout, random numbers drawn afterwards; 11 rows here, 10 there.
-
-    In double precision, where rounding hides nothing.
-    """
+    """Weights, gates, batch-norm statistics, dropout, and random numbers drawn afterwards, in float64; one rank has 11
+    rows, the other 10."""
     for case in NETS:
         assert largest_difference(found[case], differentiate(case)) <= 1e-11, case
 
 
 def check_gradients(found: Found, alone: Found) -> None:
     for case in LEARNING:
-        # A unit that hardly varies is divided by next to nothing: there, single precision sees less.
+        # Batch norm divides units that hardly vary by almost zero, which amplifies rounding errors in float32.
         limit, n_tasks = (2e-4, 1) if "batch norm" in case else (1e-5, 2)
         for task in range(n_tasks):
             got, wanted = found[case]["gradients"][task], alone[case]["gradients"][task]
@@ -81,16 +79,16 @@ def check_gradients(found: Found, alone: Found) -> None:
 
 
 def check_results(found: Found, alone: Found) -> None:
-    """What two tasks left in the model, and their scores."""
+    """The model after two tasks, and its scores."""
     for case in LEARNING:
-        for what in ("numbers", "scores") if "batch norm" not in case else ():
+        for what in ("state", "scores") if "batch norm" not in case else ():
             assert largest_difference(found[case][what], alone[case][what]) <= 1e-5, (case, what)
 
 
 def check_equal(first: Found, second: Found) -> None:
-    """Both processes have the same model, to the last bit."""
+    """The models of both processes are bit-identical."""
     for case in LEARNING:
-        for what in ("numbers", "scores"):
+        for what in ("state", "scores"):
             one, other = first[case][what], second[case][what]
             assert one.keys() == other.keys()
             assert all(torch.equal(one[name], other[name]) for name in one), (case, what)

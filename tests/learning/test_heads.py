@@ -1,4 +1,4 @@
-"""The linear head is solved, not trained: check that it is the minimiser it claims to be."""
+"""Linear heads in closed form or at the minimum of the documented objective."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def blobs(n: int = 60, n_classes: int = 3, d: int = 5, spread: float = 0.3) -> t
 
 
 def gradient_norm(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor, l2: float) -> float:
-    """Of the stated objective: mean cross-entropy + l2/2 |W|^2, on features divided by their root mean square."""
+    """Gradient norm of mean cross-entropy + l2/2 |W|^2, on features divided by their root mean square."""
     scale = features.double().pow(2).mean().sqrt()
     w = (weight.detach().double() * scale).requires_grad_()
     b = bias.detach().double().requires_grad_()
@@ -54,16 +54,16 @@ def test_scale_of_the_features_does_not_matter() -> None:
 
 def test_weighted_classes_are_repeated_samples() -> None:
     features, labels = blobs(spread=1.0)
-    features = F.normalize(features)  # of unit length, so that repeating some leaves the root mean square as it is
+    features = F.normalize(features)  # unit length, so that repeating some does not change the root mean square
     rare = torch.cat([(labels == 0).nonzero().flatten()[:5], (labels > 0).nonzero().flatten()])
     counts = torch.bincount(labels[rare])
     assert counts.tolist() == [5, 20, 20]
     repeated = torch.cat([rare[:5].repeat(4), rare[5:]])
-    how = HeadSettings(l2=1e-2, iterations=300)
-    weighted = solve_head(features[rare], labels[rare], 3, how, 1 / counts)
-    balanced = solve_head(features[repeated], labels[repeated], 3, how)
+    config = HeadSettings(l2=1e-2, iterations=300)
+    weighted = solve_head(features[rare], labels[rare], 3, config, 1 / counts)
+    balanced = solve_head(features[repeated], labels[repeated], 3, config)
     torch.testing.assert_close(weighted.weight, balanced.weight, rtol=1e-2, atol=1e-3)
-    assert not torch.allclose(weighted.weight, solve_head(features[rare], labels[rare], 3, how).weight, atol=1e-2)
+    assert not torch.allclose(weighted.weight, solve_head(features[rare], labels[rare], 3, config).weight, atol=1e-2)
 
 
 def test_more_l2_means_smaller_weights() -> None:
@@ -79,7 +79,7 @@ def test_a_class_without_samples_scores_below_the_others() -> None:
     assert not bool((head(features).argmax(1) == 3).any())
 
 
-def test_features_that_are_all_zero_give_the_class_frequencies() -> None:
+def test_all_zero_features_predict_the_class_frequencies() -> None:
     labels = torch.tensor([0] * 30 + [1] * 10)
     head = solve_head(torch.zeros(40, 3), labels, 2, HeadSettings())
     assert torch.equal(head.weight, torch.zeros(2, 3))
@@ -95,22 +95,22 @@ def test_a_discriminant_head_of_four_points() -> None:
     assert head.weight.is_contiguous()
 
 
-def test_discriminants_answer_as_the_likelihood_does() -> None:
-    """With one covariance for all classes, differences of scores are differences of log-likelihoods."""
+def test_discriminants_match_the_log_likelihood() -> None:
+    """With one covariance for all classes, differences of logits are differences of log-likelihoods."""
     features, labels = blobs(n=90, spread=1.0)
     head = solve_head(features, labels, 3, HeadSettings(kind="discriminant", shrinkage=1e-6))
     means = torch.stack([features[labels == label].mean(0) for label in range(3)])
     deviations = features - means[labels]
     covariance = deviations.T @ deviations / len(features)
-    apart = features[:, None] - means  # [n, classes, d]
-    likelihood = -(apart @ torch.linalg.inv(covariance) * apart).sum(2) / 2  # but for what all classes share
+    offsets = features[:, None] - means  # [n, classes, d]
+    likelihood = -(offsets @ torch.linalg.inv(covariance) * offsets).sum(2) / 2  # up to a term shared by all classes
     scores = head(features)
     torch.testing.assert_close(
         scores - scores[:, :1], likelihood - likelihood[:, :1], atol=1e-2, rtol=1e-3, check_dtype=False
     )
 
 
-def test_one_sample_a_class_has_discriminants() -> None:
+def test_discriminants_of_one_sample_per_class() -> None:
     head = solve_head(torch.eye(3), torch.arange(3), 3, HeadSettings(kind="discriminant"))
     assert torch.equal(head(torch.eye(3)).argmax(1), torch.arange(3))
 
@@ -124,23 +124,23 @@ def test_the_mean_over_rotations_becomes_a_weighted_one() -> None:
 
     before = average()
     weigh_rotations(head, 0.25)
-    assert torch.equal(average(), before), "a quarter changes something"
+    assert torch.equal(average(), before), "a weight of 1/4 must change nothing"
     weigh_rotations(head, 0.4)
     expected = 0.4 * before[0] + 0.2 * before[1:].sum(0)
     torch.testing.assert_close(average().mean(0), expected)
 
 
 def test_spans_of_two_classes() -> None:
-    """The first class lies in a plane, the second has a single image: its other direction is left empty."""
+    """The first class lies in a plane; the second has a single image, so its second direction is zero."""
     features = torch.tensor([[3.0, 0, 0, 0], [0, 2, 0, 0], [1, 1, 0, 0], [0, 0, 5, 0]])
     spans = spans_of(features, torch.tensor([0, 0, 0, 1]), n_outputs=2, n_directions=2)
     torch.testing.assert_close(spans[0].T @ spans[0], torch.diag(torch.tensor([1.0, 1, 0, 0])), atol=1e-6, rtol=0)
     torch.testing.assert_close(spans[1].abs(), torch.tensor([[0.0, 0, 1, 0], [0, 0, 0, 0]]), atol=1e-6, rtol=0)
 
 
-def test_likeness_is_the_part_in_the_nearest_span() -> None:
-    """(3, 4) and (4, 3) of length 5 lie by 0.6 and 0.8 in the first class's axis, the other way round in the second's;
-    in the second rotation the classes change places."""
+def test_similarity_is_the_cosine_to_the_nearest_span() -> None:
+    """(3, 4) and (4, 3) have cosines 0.6 and 0.8 with the first class's axis and vice versa with the second's; in the
+    second case the classes swap places in the second rotation."""
     features = torch.tensor([[[3.0, 4]], [[4, 3]]])
     axes = torch.eye(2)[:, None]  # [classes, directions, d]
     assert nearest_span(features, torch.stack((axes, axes))).item() == pytest.approx(0.7)

@@ -1,4 +1,4 @@
-"""The training loop: every sample once an epoch, honest progress, and a clear word when learning diverges."""
+"""The training loop: every sample once per epoch, correct progress, and a clear error when training diverges."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from clom.learning.schedule import Schedule
     ("n", "batch", "sizes"),
     [(25, 8, [9, 8, 8]), (24, 8, [8, 8, 8]), (3, 8, [3]), (13, 8, [7, 6]), (11, 8, [11]), (1, 1, [1])],
 )
-def test_batches_hold_all_samples_once_in_equal_portions(n: int, batch: int, sizes: list[int]) -> None:
+def test_batches_hold_all_samples_once_and_have_equal_sizes(n: int, batch: int, sizes: list[int]) -> None:
     batches = shuffled_batches(n, batch, generator(0))
-    assert [len(part) for part in batches] == sizes
+    assert [len(index) for index in batches] == sizes
     assert torch.cat(batches).sort().values.tolist() == list(range(n))
 
 
-def test_batches_are_shuffled_anew_each_time() -> None:
+def test_batches_are_reshuffled_each_time() -> None:
     randomness = generator(0)
     first, second = (torch.cat(shuffled_batches(50, 8, randomness)) for _ in range(2))
     assert not torch.equal(first, second)
@@ -48,7 +48,7 @@ def line() -> tuple[nn.Parameter, torch.optim.Optimizer]:
 def test_epochs_positions_and_progress() -> None:
     weight, optimiser = line()
     batches: list[Batch] = []
-    told: list[Progress] = []
+    reports: list[Progress] = []
 
     def loss_of(batch: Batch) -> Tensor:
         batches.append(batch)
@@ -62,33 +62,33 @@ def test_epochs_positions_and_progress() -> None:
         generator(0),
         task=4,
         phase="features",
-        context=TrainingContext(told.append),
+        context=TrainingContext(reports.append),
     )
     assert [batch.step for batch in batches] == list(range(9))
     assert [batch.position for batch in batches] == pytest.approx([0, 1 / 3, 2 / 3] * 3)
     for epoch in range(3):
         seen = torch.cat([batch.index for batch in batches[3 * epoch : 3 * epoch + 3]])
         assert seen.sort().values.tolist() == list(range(25))
-    assert [progress.done for progress in told] == list(range(1, 10))
-    assert {(progress.total, progress.epochs, progress.task, progress.phase) for progress in told} == {
+    assert [progress.done for progress in reports] == list(range(1, 10))
+    assert {(progress.total, progress.epochs, progress.task, progress.phase) for progress in reports} == {
         (9, 3, 4, "features")
     }
-    assert [progress.epoch for progress in told] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert told[-1].done == told[-1].total
-    assert told[0].loss == 9.0
+    assert [progress.epoch for progress in reports] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert reports[-1].done == reports[-1].total
+    assert reports[0].loss == 9.0
 
 
 def test_rates_follow_the_schedule_in_every_group() -> None:
     a, b = nn.Parameter(torch.tensor(0.0)), nn.Parameter(torch.tensor(0.0))
     optimiser = torch.optim.SGD([{"params": [a], "lr": 1.0}, {"params": [b], "lr": 10.0}])
     plan = Plan(epochs=3, batch=1, schedule=Schedule(kind="steps", steps=(1, 2)))
-    # The loss a + b: each step subtracts the rate. Two steps an epoch at 1, 0.1 and 0.01 of the base rates.
+    # The loss is a + b, so each step subtracts the rate: two steps per epoch at 1, 0.1 and 0.01 times the base rates.
     fit(lambda batch: a + b, optimiser, plan, 2, generator(0))
     assert a.item() == pytest.approx(-2.22, rel=1e-5)
     assert b.item() == pytest.approx(-22.2, rel=1e-5)
 
 
-def test_steps_are_wrapped_and_gradients_do_not_add_up() -> None:
+def test_hooks_surround_each_step_and_gradients_do_not_accumulate() -> None:
     weight, optimiser = line()
     events: list[tuple[str, float]] = []
     fit(
@@ -106,7 +106,7 @@ def test_steps_are_wrapped_and_gradients_do_not_add_up() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_divergence_is_named_and_not_applied(bad: float) -> None:
+def test_divergence_is_reported(bad: float) -> None:
     weight, optimiser = line()
     steps: list[int] = []
 
@@ -118,4 +118,4 @@ def test_divergence_is_named_and_not_applied(bad: float) -> None:
     with pytest.raises(UserError, match=r"task 3 .*epoch 2 of 5.*features"):
         fit(loss_of, optimiser, plan, 8, generator(0), task=2, phase="features")
     assert steps == [0, 1, 2, 3]
-    assert weight.item() == pytest.approx(0.7)  # three good steps of 0.1, and nothing of the bad one
+    assert weight.item() == pytest.approx(0.7)  # three good steps of 0.1, without the bad one

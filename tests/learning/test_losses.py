@@ -1,4 +1,4 @@
-"""The two terms of Eq. 17 against slow references and numbers worked out by hand."""
+"""The losses, compared with slow reference implementations and hand-computed values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unit_vectors(n: int, seed: int, d: int = 6) -> Tensor:
 
 
 def slow_contrastive(z: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Eq. 3 written as it is printed: sums over anchors, their positives and everything but the anchor."""
+    """Eq. 3 literally: sums over anchors, their positives and everything but the anchor."""
     n = len(z)
     anchors = []
     for i in range(n):
@@ -32,14 +32,14 @@ def slow_contrastive(z: Tensor, labels: Tensor, temperature: float) -> Tensor:
         positives = [j for j in others if labels[j] == labels[i]]
         if not positives:
             continue
-        below = torch.stack([torch.exp(z[i] @ z[j] / temperature) for j in others]).sum()
-        terms = [-torch.log(torch.exp(z[i] @ z[p] / temperature) / below) for p in positives]
+        denominator = torch.stack([torch.exp(z[i] @ z[j] / temperature) for j in others]).sum()
+        terms = [-torch.log(torch.exp(z[i] @ z[p] / temperature) / denominator) for p in positives]
         anchors.append(torch.stack(terms).mean())
     return torch.stack(anchors).mean()
 
 
 def authors_contrastive(z: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Line by line what the authors' code does (CSI's `Supervised_NT_xent`): the diagonal stays among the positives."""
+    """The authors' code line by line (CSI's `Supervised_NT_xent`): the diagonal stays among the positives."""
     n = len(z)
     similarity = torch.exp(z @ z.T / temperature) * (1 - torch.eye(n, dtype=z.dtype))
     similarity = -torch.log(similarity / similarity.sum(1, keepdim=True) + 1e-8)
@@ -53,7 +53,7 @@ def test_equals_the_double_loop(labels: list[int], temperature: float) -> None:
     for seed in range(3):
         z, y = unit_vectors(8, seed), torch.tensor(labels)
         value = supervised_contrastive(z, y, temperature)
-        # Computed in float32 whatever comes in, so that autocast cannot spoil it: hence 1e-6, relative.
+        # The loss is always computed in float32 because of autocast: hence the tolerance.
         assert value.item() == pytest.approx(slow_contrastive(z, y, temperature).item(), rel=2e-6)
 
 
@@ -68,13 +68,13 @@ def test_gradient_equals_the_double_loop() -> None:
 
 
 def test_by_hand() -> None:
-    # Two equal vectors of class 0 and an orthogonal one, alone in class 1: only the two count, -log(e / (e + 1)) each.
+    # Two equal vectors of class 0 and an orthogonal one of class 1: only the two are anchors, -log(e / (e + 1)) each.
     z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     value = supervised_contrastive(z, torch.tensor([0, 0, 1]), 1.0)
     assert value.item() == pytest.approx(math.log(1 + math.exp(-1)), rel=1e-6)
 
 
-def test_without_any_positives_the_loss_is_zero_and_moves_nothing() -> None:
+def test_without_any_positives_loss_and_gradient_are_zero() -> None:
     z = F.normalize(torch.randn(3, 4, generator=torch.Generator().manual_seed(0))).requires_grad_()
     loss = supervised_contrastive(z, torch.arange(3), 0.07)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ def test_without_any_positives_the_loss_is_zero_and_moves_nothing() -> None:
     assert not z.grad.any()
 
 
-def test_a_sample_alone_in_its_class_is_a_negative_of_the_others_but_no_anchor() -> None:
+def test_a_sample_without_positives_is_a_negative_but_no_anchor() -> None:
     z, y = unit_vectors(5, 0), torch.tensor([0, 0, 1, 1, 2])
     alone = z.clone().requires_grad_()
     supervised_contrastive(alone, y, 0.5).backward()  # type: ignore[no-untyped-call]
@@ -95,7 +95,7 @@ def test_a_sample_alone_in_its_class_is_a_negative_of_the_others_but_no_anchor()
 
 def test_small_temperature_does_not_overflow() -> None:
     z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
-    # The positive is opposite: 2 / tau above the two others, of which there are two.
+    # The positive is opposite to its anchor: the similarity of another sample is 2 / tau higher.
     value = supervised_contrastive(z, torch.tensor([0, 0, 1, 1]), 1e-3)
     assert value.item() == pytest.approx(2000, rel=1e-5)
 
@@ -109,7 +109,7 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 @pytest.mark.parametrize(("labels", "positives"), [([0, 0, 1, 1, 2, 2, 3, 3], 1), ([0, 0, 0, 0, 1, 1, 1, 1], 3)])
 def test_authors_form(labels: list[int], positives: int) -> None:
-    # supsup_ood.md, test 2; 18.4207 = -log 1e-8 is what the authors' code makes of the anchor's similarity to itself.
+    # supsup_ood.md, test 2; 18.4207 = -log 1e-8 is the anchor's own term in the authors' code.
     y = torch.tensor(labels)
     z = unit_vectors(8, 0)
     paper = supervised_contrastive(z, y, 0.5).item()
@@ -128,8 +128,8 @@ def test_authors_form_has_a_smaller_gradient() -> None:
     torch.testing.assert_close(theirs.grad, 0.75 * ours.grad)
 
 
-# Co2L (co2l.md, checkable properties 1 to 5): images of the classes 0 (past), 2 and 3 (current), two views of each, as
-# unit vectors at these angles.
+# Co2L (co2l.md, checkable properties 1 to 5): two views each of images of class 0 (past) and classes 2 and 3 (current),
+# as unit vectors at these angles.
 ANGLES = (0.0, 100.0, 200.0, 20.0, 120.0, 230.0)
 CHANGES = (5.0, -5.0, 10.0, 0.0, 5.0, -10.0)
 CO2L_LABELS = torch.tensor([0, 2, 3, 0, 2, 3])
@@ -137,8 +137,8 @@ CURRENT = CO2L_LABELS >= 2
 
 
 def at(angles: Sequence[float]) -> Tensor:
-    turned = torch.deg2rad(torch.tensor(angles))
-    return torch.stack([turned.cos(), turned.sin()], 1)
+    radians = torch.deg2rad(torch.tensor(angles))
+    return torch.stack([radians.cos(), radians.sin()], 1)
 
 
 def test_asymmetric_contrastive_of_the_specification() -> None:
@@ -147,9 +147,9 @@ def test_asymmetric_contrastive_of_the_specification() -> None:
     assert unscaled == pytest.approx(0.2195325, abs=1e-6)
     assert unscaled * 6 / 4 == pytest.approx(0.3292988, abs=1e-6)
     assert asymmetric_contrastive(z, CO2L_LABELS, CURRENT, 0.5, 0.07).item() == pytest.approx(1.5680896, abs=1e-5)
-    everyone = asymmetric_contrastive(z, CO2L_LABELS, torch.ones(6, dtype=torch.bool), 0.5, 0.5).item()
-    assert everyone == pytest.approx(0.3066470, abs=1e-6)
-    assert everyone == pytest.approx(supervised_contrastive(z, CO2L_LABELS, 0.5).item(), abs=1e-6)
+    all_anchors = asymmetric_contrastive(z, CO2L_LABELS, torch.ones(6, dtype=torch.bool), 0.5, 0.5).item()
+    assert all_anchors == pytest.approx(0.3066470, abs=1e-6)
+    assert all_anchors == pytest.approx(supervised_contrastive(z, CO2L_LABELS, 0.5).item(), abs=1e-6)
 
 
 def test_each_anchor_of_the_specification() -> None:
@@ -160,7 +160,7 @@ def test_each_anchor_of_the_specification() -> None:
         assert loss == pytest.approx(value, abs=1e-5)
 
 
-def test_old_samples_move_as_negatives_only() -> None:
+def test_old_samples_receive_gradients_as_negatives_only() -> None:
     z = at(ANGLES).requires_grad_()
     asymmetric_contrastive(z, CO2L_LABELS, CURRENT, 0.5, 0.5).backward()  # type: ignore[no-untyped-call]
     assert z.grad is not None
@@ -168,16 +168,16 @@ def test_old_samples_move_as_negatives_only() -> None:
     assert z.grad.norm(dim=1).tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_batches_without_current_samples_or_positives_are_harmless() -> None:
+def test_batches_without_current_samples_or_positives_have_zero_loss() -> None:
     z = at(ANGLES).requires_grad_()
-    nobody = torch.zeros(6, dtype=torch.bool)
-    loss = asymmetric_contrastive(z, CO2L_LABELS, nobody, 0.5, 0.07)
+    no_anchors = torch.zeros(6, dtype=torch.bool)
+    loss = asymmetric_contrastive(z, CO2L_LABELS, no_anchors, 0.5, 0.07)
     loss.backward()  # type: ignore[no-untyped-call]
     assert loss.item() == 0
     assert z.grad is not None
     assert not z.grad.any()
-    alone = asymmetric_contrastive(at(ANGLES), torch.arange(6), ~nobody, 0.5, 0.07)
-    assert alone.item() == 0
+    no_positives = asymmetric_contrastive(at(ANGLES), torch.arange(6), ~no_anchors, 0.5, 0.07)
+    assert no_positives.item() == 0
 
 
 def test_relation_distillation_of_the_specification() -> None:
@@ -202,16 +202,16 @@ def test_equal_networks_are_at_the_minimum_only_at_equal_temperatures(
     assert past.grad is None
 
 
-def test_relation_distillation_survives_where_a_softmax_underflows() -> None:
-    # co2l.md, property 5: row 0 without itself is [100, -100]; exp, divide, log gives -inf, log_softmax gives -200.
+def test_relation_distillation_is_finite_where_a_softmax_underflows() -> None:
+    # co2l.md, property 5: row 0 without itself is [100, -100]; log(softmax) is -inf, log_softmax is -200.
     z = torch.tensor([[1.0, 0], [1, 0], [-1, 0]])
-    past = torch.tensor([[1.0, 0], [-1, 0], [1, 0]])  # row 0 looks at the third sample only, row 1 at both others
+    past = torch.tensor([[1.0, 0], [-1, 0], [1, 0]])  # row 0 is similar to the third sample only, row 1 to both others
     assert torch.tensor([100.0, -100.0]).softmax(0).log()[1].item() == -math.inf
     value = relation_distillation(z, past, 0.01, 0.01).item()
     assert value == pytest.approx((200 + 100 + math.log(2)) / 3, rel=1e-5)
 
 
-def test_relations_of_one_pair_are_always_the_same() -> None:
+def test_relation_distillation_of_a_single_pair_is_zero() -> None:
     assert relation_distillation(at((0.0, 90.0)), at((0.0, 10.0)), 0.2, 0.01).item() == 0
 
 
@@ -222,7 +222,7 @@ def test_sparsity_is_one_ratio_over_all_layers() -> None:
     assert sparsity(gates, [torch.zeros(4), torch.zeros(2)]).item() == pytest.approx(0.5)
 
 
-def test_sparsity_pulls_only_at_free_units() -> None:
+def test_sparsity_gradient_reaches_only_free_units() -> None:
     gates = torch.tensor([0.5, 0.5, 0.5, 0.5], requires_grad=True)
     sparsity([gates], [torch.tensor([1.0, 0.5, 0.0, 0.0])]).backward()  # type: ignore[no-untyped-call]
     assert gates.grad is not None

@@ -57,12 +57,12 @@ def test_nearest_mean() -> None:
 
 
 def test_means_are_normalised() -> None:
-    # Un-normalised means (1, 0) and (.3, .3) would answer class 1 for the raw query; normalised ones answer class 0.
+    # Unnormalised means (1, 0) and (.3, .3) would predict class 1 for the raw query; normalised ones predict class 0.
     means = mean_directions(torch.tensor([[1.0, 0.0], [0.3, 0.3]]), torch.tensor([0, 1]), 2)
     torch.testing.assert_close(means.norm(dim=1), torch.ones(2))
     assert neg_squared_distance(torch.tensor([[0.5, 0.1]]), means).argmax(1).tolist() == [0]
 
 
-def test_a_dead_feature_vector_is_as_far_from_every_mean() -> None:
+def test_a_zero_feature_vector_is_equally_far_from_every_mean() -> None:
     scores = neg_squared_distance(torch.zeros(1, 2), mean_directions(torch.eye(2), torch.tensor([0, 1]), 2))
     torch.testing.assert_close(scores, torch.tensor([[-1.0, -1.0]]))

@@ -24,7 +24,7 @@ def moved(w: nn.Parameter, start: list[float]) -> list[float]:
 
 @pytest.mark.parametrize("lr", [0.1, 1.0])
 def test_clipped_step_has_the_same_length_at_any_rate(lr: float) -> None:
-    # |w| = 5, |g| = 1: trust |w|/|g| = .005, scale .05 at lr .1 and .005 at lr 1, so the step is .005 long both times.
+    # |w| = 5, |g| = 1: trust |w|/|g| = .005, scale .05 at lr .1 and .005 at lr 1: the step has length .005 both times.
     w = parameter([3, 4], [0.6, 0.8])
     LARS([w], lr=lr, momentum=0.0, trust=0.001, clip=True).step()
     assert moved(w, [3, 4]) == pytest.approx([-0.003, -0.004], rel=1e-9)
@@ -50,7 +50,7 @@ def test_unclipped_step_does_not_depend_on_the_gradients_length() -> None:
     assert moved(w, [3, 4]) == pytest.approx([-0.003, -0.004], rel=1e-9)
 
 
-def test_weight_decay_counts_in_the_step_and_in_its_scale() -> None:
+def test_weight_decay_affects_the_step_and_its_scale() -> None:
     # local = .001 * 5 / (1 + .2 * 5) = .0025, times g + .2 w = (1.2, 1.6), times lr 1.
     w = parameter([3, 4], [0.6, 0.8])
     LARS([w], lr=1.0, momentum=0.0, weight_decay=0.2, trust=0.001).step()
@@ -58,7 +58,7 @@ def test_weight_decay_counts_in_the_step_and_in_its_scale() -> None:
 
 
 def test_velocity_over_three_steps() -> None:
-    # One number, gradient always +1: the scaled gradient is trust * w, the velocity .9 v + trust w.
+    # A single weight, gradient always +1: the scaled gradient is trust * w, the velocity .9 v + trust w.
     w = parameter([2.0])
     optimiser = LARS([w], lr=0.5, momentum=0.9, trust=0.01)
     expected, velocity = 2.0, 0.0
@@ -73,7 +73,7 @@ def test_velocity_over_three_steps() -> None:
     assert w.item() == pytest.approx(1.94413975, rel=1e-9)
 
 
-def test_velocity_moves_on_with_a_zero_gradient() -> None:
+def test_velocity_still_moves_weights_with_a_zero_gradient() -> None:
     w = parameter([3, 4], [0.6, 0.8])
     optimiser = LARS([w], lr=1.0, momentum=0.5, trust=0.001)
     optimiser.step()
@@ -82,7 +82,7 @@ def test_velocity_moves_on_with_a_zero_gradient() -> None:
     assert moved(w, [3, 4]) == pytest.approx([-0.0045, -0.006], rel=1e-9)
 
 
-def test_without_momentum_nothing_is_remembered() -> None:
+def test_without_momentum_there_is_no_state() -> None:
     w = parameter([3, 4], [0.6, 0.8])
     optimiser = LARS([w], lr=1.0, momentum=0.0)
     optimiser.step()
@@ -95,7 +95,7 @@ def test_a_zero_vector_takes_the_plain_gradient() -> None:
     assert w.tolist() == pytest.approx([-0.06, -0.08])
 
 
-def test_each_tensor_has_its_own_scale_and_without_gradient_stays() -> None:
+def test_each_tensor_has_its_own_scale_and_is_unchanged_without_a_gradient() -> None:
     long, short, still = parameter([30, 40], [0.6, 0.8]), parameter([3, 4], [6, 8]), parameter([1, 1])
     LARS([long, short, still], lr=1.0, momentum=0.0, weight_decay=0.0, trust=0.001).step()
     assert moved(long, [30, 40]) == pytest.approx([-0.03, -0.04], rel=1e-9)
@@ -120,7 +120,7 @@ def test_every_kind_with_its_settings_per_group(kind: str, maker: type[torch.opt
         assert [(group["trust"], group["clip"]) for group in groups] == [(0.001, False), (0.02, True)]
 
 
-def test_an_empty_group_is_left_out() -> None:
+def test_an_empty_group_is_skipped() -> None:
     settings = OptimiserSettings(kind="sgd", lr=0.1)
     assert len(make_optimiser([(settings, [parameter([1.0])]), (settings, [])]).param_groups) == 1
 

@@ -1,4 +1,4 @@
-"""How much of a task's time has passed, by phase."""
+"""Share of a task's time that has passed, by phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torch's random states are restored, whatever is drawn in between."""
+"""Saving and restoring torch's random states."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("device", [None, CPU])
-def test_drawing_goes_on_where_it_was(device: torch.device | None) -> None:
+def test_restoring_repeats_the_draws(device: torch.device | None) -> None:
     states = get_random_states(device)
     first = torch.rand(3)
     set_random_states(states, device)
     assert torch.equal(torch.rand(3), first)
 
 
-def test_what_is_drawn_inside_disturbs_nobody() -> None:
+def test_seeding_inside_a_fork_has_no_effect_outside() -> None:
     torch.manual_seed(1)
     expected = torch.rand(2)
     torch.manual_seed(1)
@@ -30,7 +30,7 @@ def test_what_is_drawn_inside_disturbs_nobody() -> None:
     assert torch.equal(torch.rand(2), expected)
 
 
-def test_an_accelerator_has_a_state_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_has_its_own_state(monkeypatch: pytest.MonkeyPatch) -> None:
     state = torch.tensor([5], dtype=torch.uint8)
 
     def set_state(value: Tensor, device: torch.device) -> None:
@@ -46,4 +46,4 @@ def test_an_accelerator_has_a_state_of_its_own(monkeypatch: pytest.MonkeyPatch) 
     assert state.item() == 5
     state.fill_(9)
     set_random_states(get_random_states(CPU), device)
-    assert state.item() == 9, "a state of the CPU alone does not touch it"
+    assert state.item() == 9, "restoring a CPU state changed the accelerator's"

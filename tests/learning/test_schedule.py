@@ -1,4 +1,4 @@
-"""Learning rates of the paper and of the small budgets."""
+"""Learning-rate schedules of the paper and of the small budgets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_once_an_epoch() -> None:
     assert every_step.factor(5.5, 700) == pytest.approx(0.595)
 
 
-def test_cosine_ends_with_the_training_unless_told_otherwise() -> None:
+def test_cosine_ends_with_the_training_by_default() -> None:
     schedule = Schedule(kind="cosine", warmup=2)
     assert schedule.factor(2, 10) == 1
     assert schedule.factor(6, 10) == pytest.approx(0.5)

@@ -63,7 +63,7 @@ class Augmentation(Settings):
         return value
 
 
-def augment(images: Tensor, how: Augmentation, generator: torch.Generator) -> Tensor:
+def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     """A new, contiguous float32 tensor with one random view of each image of `[n, 3, h, w]` in [0, 1].
 
     Colour comes first and the geometry second, as the paper lists them. Flip, crop and shift together are one bilinear
@@ -71,11 +71,11 @@ def augment(images: Tensor, how: Augmentation, generator: torch.Generator) -> Te
     """
     _check_unit(images)
     view = images.to(torch.float32)
-    if how.colour:
+    if augmentation.colour:
         view = _jitter(view, generator)
-    if how.crop or how.shift:
-        view = _sample(view, how, generator)
-    elif how.flip:
+    if augmentation.crop or augmentation.shift:
+        view = _sample(view, augmentation, generator)
+    elif augmentation.flip:
         view = _flip(view, generator)
     # Without any augmentation the caller still gets a tensor of its own, so writing to it never changes the source.
     return view.clone(memory_format=torch.contiguous_format) if view is images else view.contiguous()
@@ -115,7 +115,7 @@ def contrastive_views(
     pixels: Tensor,
     labels: Tensor,
     n_classes: int,
-    how: Augmentation,
+    augmentation: Augmentation,
     generator: torch.Generator,
     *,
     rotations: int = 4,
@@ -134,15 +134,15 @@ def contrastive_views(
     _check_batch(pixels, labels)
     twice = pixels.repeat(2, 1, 1, 1)
     if order == "paper":
-        views = _rotate_groups(augment(to_unit(twice), how, generator), groups=2, count=rotations)
+        views = _rotate_groups(augment(to_unit(twice), augmentation, generator), groups=2, count=rotations)
     elif order == "authors":
         # Flipping and rotating bytes moves a quarter of the memory that floats would, and is just as exact.
-        turned = _rotate_groups(_flip(twice, generator) if how.flip else twice, groups=2, count=rotations)
-        views = augment(to_unit(turned), how.model_copy(update={"flip": False}), generator)
+        turned = _rotate_groups(_flip(twice, generator) if augmentation.flip else twice, groups=2, count=rotations)
+        views = augment(to_unit(turned), augmentation.model_copy(update={"flip": False}), generator)
     elif order in ("drawn", "single"):
         shown, copies = (twice, 2) if order == "drawn" else (pixels, 1)
         turns = torch.randint(rotations, labels.shape, generator=generator).to(labels.device)
-        views = _rotate_each(augment(to_unit(shown), how, generator), turns.repeat(copies))
+        views = _rotate_each(augment(to_unit(shown), augmentation, generator), turns.repeat(copies))
         return views, (labels + turns * n_classes).repeat(copies)
     else:
         raise ValueError(f"order must be 'paper', 'authors', 'drawn' or 'single', got {order!r}")
@@ -153,7 +153,7 @@ def classifier_views(
     pixels: Tensor,
     labels: Tensor,
     n_classes: int,
-    how: Augmentation,
+    augmentation: Augmentation,
     generator: torch.Generator,
     rotations: int = 4,
 ) -> tuple[Tensor, Tensor]:
@@ -162,7 +162,7 @@ def classifier_views(
     Step 2 takes four rotations, a plain cross-entropy learner one.
     """
     _check_batch(pixels, labels)
-    views = augment(to_unit(pixels), how, generator)
+    views = augment(to_unit(pixels), augmentation, generator)
     return _rotate_groups(views, groups=1, count=rotations), rotation_labels(labels, n_classes, rotations)
 
 
@@ -202,19 +202,19 @@ def _flip(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(mirrored[:, None, None, None], images.flip(3), images)
 
 
-def _sample(images: Tensor, how: Augmentation, generator: torch.Generator) -> Tensor:
+def _sample(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     """Flip, crop and shift as one bilinear sampling.
 
     A crop alone repeats the border: its box lies inside the image, but the outermost half pixel has a neighbour on one
     side only. A shift looks beyond the border, where everything is black.
     """
-    grid = _grid(images, how, generator)
-    padding = "zeros" if how.shift else "border"
+    grid = _grid(images, augmentation, generator)
+    padding = "zeros" if augmentation.shift else "border"
     # The four weights of a sample sum to one only up to rounding, so an almost white pixel may end above 1.
     return F.grid_sample(images, grid, mode="bilinear", padding_mode=padding, align_corners=False).clamp_(0, 1)
 
 
-def _grid(images: Tensor, how: Augmentation, generator: torch.Generator) -> Tensor:
+def _grid(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     """Where each output pixel looks, `[n, h, w, 2]` in [-1, 1].
 
     Boxes are parallel to the axes, so x depends on the column and y on the row only: filling the two planes takes a
@@ -223,15 +223,15 @@ def _grid(images: Tensor, how: Augmentation, generator: torch.Generator) -> Tens
     n, _, height, width = images.shape
     device = images.device
     scale_x = scale_y = torch.ones(n, device=device)
-    if how.crop:
-        scale_x, scale_y = _boxes(n, height, width, how, generator, device)
+    if augmentation.crop:
+        scale_x, scale_y = _boxes(n, height, width, augmentation, generator, device)
     # Uniform over all positions that keep the box inside the image.
     centre_x = (1 - scale_x) * _uniform(n, -1, 1, generator, device)
     centre_y = (1 - scale_y) * _uniform(n, -1, 1, generator, device)
-    if how.shift:
-        centre_x = centre_x + _whole_pixels(n, how.shift, generator, device) * (2 / width)
-        centre_y = centre_y + _whole_pixels(n, how.shift, generator, device) * (2 / height)
-    if how.flip:  # reading the box from right to left
+    if augmentation.shift:
+        centre_x = centre_x + _whole_pixels(n, augmentation.shift, generator, device) * (2 / width)
+        centre_y = centre_y + _whole_pixels(n, augmentation.shift, generator, device) * (2 / height)
+    if augmentation.flip:  # reading the box from right to left
         scale_x = torch.where(_chance(n, 0.5, generator, device), -scale_x, scale_x)
     grid = torch.empty(n, height, width, 2, device=device)
     grid[..., 0] = torch.addcmul(centre_x[:, None], scale_x[:, None], _pixel_centres(width, device))[:, None, :]
@@ -240,15 +240,15 @@ def _grid(images: Tensor, how: Augmentation, generator: torch.Generator) -> Tens
 
 
 def _boxes(
-    n: int, height: int, width: int, how: Augmentation, generator: torch.Generator, device: torch.device
+    n: int, height: int, width: int, augmentation: Augmentation, generator: torch.Generator, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Width and height of n Inception crops as shares of the image's.
 
     The area is uniform and the ratio log-uniform. A box that would be wider or higher than the image gets the nearest
     ratio that fits, so that the drawn area always holds (the usual loop redraws instead, which cannot be batched).
     """
-    area = _uniform(n, *how.crop_area, generator, device)
-    low, high = how.crop_ratio
+    area = _uniform(n, *augmentation.crop_area, generator, device)
+    low, high = augmentation.crop_ratio
     # Ratio of the box relative to the image's own: share_x / share_y. It fits while both shares are at most 1.
     relative = _uniform(n, math.log(low), math.log(high), generator, device).exp() * (height / width)
     relative = torch.clamp(relative, min=area, max=1 / area)

@@ -1,1 +1,1 @@
-"""How one task is learned: losses, optimisers, schedules, protections of old tasks, heads, calibration."""
+"""Training on one task: losses, optimisers, schedules, protection of old tasks, heads, calibration."""

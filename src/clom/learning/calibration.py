@@ -1,7 +1,8 @@
-"""Making the blocks of separately trained tasks comparable: one scale and one shift per task.
+"""Calibration makes the logits of separately trained tasks comparable: one scale and one shift per task.
 
-A scale is positive and both are the same for all classes of a task, so no calibration ever changes a TIL answer. The
-shift may depend on the scores of all tasks for the image (`cross_task`), which the paper does not do.
+Scales are positive, and scale and shift are shared by all classes of a task, so calibration never changes a TIL
+prediction. With cross-task calibration (`cross_task`), which is not in the paper, the shift also depends on the image
+through the logits of all tasks.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from clom.settings import Fraction, NonNegative, Positive, PositiveNumber, Setti
 
 
 class CalibrationSettings(Settings):
-    """How sigma and mu are fitted to the memory (Eq. 9)."""
+    """How sigma and mu are fitted to the replay buffer (Eq. 9)."""
 
     former_names: ClassVar[Mapping[str, str]] = {"cross": "cross_task"}
     solver: Literal["exact", "sgd"] = "exact"
-    """`exact` minimises over the whole memory; `sgd` is the paper's 160 iterations of batches of 32 at lr 0.01."""
+    """`exact` minimises over the whole buffer; `sgd` runs the paper's 160 iterations of batches of 32 at lr 0.01."""
     iterations: Positive = 160
     lr: PositiveNumber = 0.01
     batch: Positive = 32
     momentum: Fraction = 0.8
     prior: NonNegative = 1e-3
-    """`exact`: pull of log sigma and mu towards the start, so that few samples cannot push them to infinity."""
+    """`exact`: L2 penalty on log sigma and mu, which keeps them finite when there are few samples."""
     cross_task: PositiveNumber | None = None
-    """`exact`: also fit the weight of every task's scores in the shift of each task, with this L2 penalty; by default,
-    as in the paper, a task's shift is a constant."""
+    """`exact`: cross-task calibration, with this L2 penalty on its weights: a task's shift also depends linearly on the
+    logits of all tasks. Off by default, as in the paper."""
 
     @model_validator(mode="after")
     def _cross_task_needs_exact_solver(self) -> Self:
@@ -42,8 +43,8 @@ class CalibrationSettings(Settings):
 
 
 class Affine:
-    """`sigma_k f(h(x, k)) + mu_k` for every task k (Eq. 10); with `cross_task [tasks, classes]` plus
-    `cross_task_k f(x)`, where f(x) concatenates the scores of all tasks."""
+    """`sigma_k f(h(x, k)) + mu_k` for every task k (Eq. 10). `cross_task [tasks, classes]` adds `cross_task_k f(x)`,
+    where f(x) concatenates the logits of all tasks."""
 
     def __init__(self, scales: Tensor, shifts: Tensor, cross_task: Tensor | None = None) -> None:
         self.scales, self.shifts, self.cross_task = scales, shifts, cross_task
@@ -74,17 +75,17 @@ class Affine:
 def fit_to_memory(
     blocks: Sequence[Tensor], labels: Tensor, settings: CalibrationSettings, randomness: torch.Generator
 ) -> Affine:
-    """Minimise the cross-entropy over all classes seen so far (Eq. 9); `labels` count through all blocks.
+    """Minimise the cross-entropy over all classes seen so far (Eq. 9); `labels` index the concatenated blocks.
 
-    The blocks are constants: they are computed once, before. They are standardised first, which only moves the start.
+    The blocks are constant inputs. They are standardised first, which affects only the starting point.
     """
     if not len(labels):
         return Affine.identity(len(blocks))
-    # On the CPU: a tiny problem whose solver looks at every value, in float64, which not every device has.
+    # On the CPU: a tiny problem whose solver reads every value, in float64, which some devices do not support.
     blocks, labels = [block.cpu().double() for block in blocks], labels.cpu()
     spreads = torch.stack([block.std(correction=0).clamp(min=1e-6) for block in blocks])
     centres = torch.stack([block.mean() for block in blocks])
-    standard = Affine(1 / spreads, -centres / spreads)(blocks)
+    standardised = Affine(1 / spreads, -centres / spreads)(blocks)
     log_scales = torch.zeros(len(blocks), dtype=torch.float64, requires_grad=True)
     shifts = torch.zeros(len(blocks), dtype=torch.float64, requires_grad=True)
     sizes = torch.tensor([block.shape[1] for block in blocks])
@@ -93,7 +94,7 @@ def fit_to_memory(
         cross_task = torch.zeros(len(blocks), int(sizes.sum()), dtype=torch.float64, requires_grad=True)
 
     def loss(index: Tensor | slice) -> Tensor:
-        calibrated = Affine(log_scales.exp(), shifts, cross_task)([block[index] for block in standard])
+        calibrated = Affine(log_scales.exp(), shifts, cross_task)([block[index] for block in standardised])
         return F.cross_entropy(torch.cat(calibrated, 1), labels[index])
 
     if settings.solver == "sgd":
@@ -123,6 +124,6 @@ def fit_to_memory(
         shifts = shifts - scales * centres
         if cross_task is None:
             return Affine(scales.float(), shifts.float())
-        cross_task = cross_task / spreads.repeat_interleave(sizes)  # of scores that are not standardised
+        cross_task = cross_task / spreads.repeat_interleave(sizes)  # in terms of the original logits
         shifts = shifts - cross_task @ centres.repeat_interleave(sizes)
         return Affine(scales.float(), shifts.float(), cross_task.float())

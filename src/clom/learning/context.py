@@ -1,9 +1,9 @@
-"""What accompanies the training of one task: progress reports and checkpoints.
+"""The context of training on one task: progress reports and checkpoints.
 
-Training is deterministic. A task that is started again from the state before it reaches the same phases with the same
-teachers, frozen weights and data. A snapshot therefore holds only what a phase changes: the method, the phase's own
-parts (optimiser, order of batches, networks outside the method) and random states. When the phase is reached again,
-these are restored and the code around it carries on. A finished phase is restored at its end and thus skipped.
+Training is deterministic: restarting a task reaches the same phases with the same teachers, frozen weights and data. A
+snapshot therefore holds only what a phase changes: the method, the phase's own objects (optimiser, batch order,
+networks outside the method) and random states. When a restarted task reaches the phase, these are restored and training
+continues. A finished phase is restored to its end and thus skipped.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from clom.learning.random_states import get_random_states, set_random_states
 
 
 class Stateful(Protocol):
-    """Modules, optimisers, orders of batches."""
+    """Modules, optimisers, batch orders."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
 
 
 State = Stateful | torch.Generator | Tensor
-"""Something that changes while a phase goes on."""
+"""Something that changes during a phase."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How things stood in one phase of a task after `step` of its `total` steps. Tensors, numbers and names only."""
+    """The state after `step` of the `total` steps of one phase. Contains only tensors, numbers and strings."""
 
     phase: int
     step: int
@@ -48,29 +48,29 @@ class Snapshot:
 
 
 class Checkpoints(ABC):
-    """Where the snapshots of one task are kept, and when one is taken."""
+    """Where the snapshots of one task are stored, and when one is taken."""
 
     @abstractmethod
     def latest(self, phase: int) -> Snapshot | None:
-        """The last good snapshot of a phase that an interrupted process left."""
+        """The last valid snapshot of a phase left by an interrupted process."""
 
     @abstractmethod
     def due(self) -> bool:
-        """Whether the present state should be kept."""
+        """Whether a snapshot should be taken now."""
 
     @abstractmethod
     def save(self, snapshot: Snapshot) -> None:
-        """Keep it; at the latest with the next one that is due it is safe against whatever may happen."""
+        """Store a snapshot. It may be held in memory until the next one that is due is written."""
 
     @abstractmethod
     def stop_if_requested(self) -> None:
-        """Called at moments at which nothing is lost: raise if somebody wants the process to end."""
+        """Raise if the process was asked to stop. Called only where no work would be lost."""
 
 
 class TrainingContext:
-    """Tells a display about progress and, with `checkpoints`, takes snapshots of every phase.
+    """Reports progress and, with `checkpoints`, takes snapshots of every phase.
 
-    One context serves one task: `Method.learn` attaches it to the method whose state the snapshots hold.
+    One context serves one task: `Method.learn` attaches it to the method whose state is stored.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class TrainingContext:
         checkpoints: Checkpoints | None = None,
         seconds_between_reports: float | None = None,
     ) -> None:
-        """By default every step is reported on a CPU; an accelerator, which has to be waited for, is left alone for a
-        fifth of a second in between."""
+        """By default every step is reported on a CPU, and at most five a second on an accelerator, since reading the
+        loss synchronises with the device."""
         self.on_progress, self.checkpoints = on_progress, checkpoints
         self._pause, self._last_report = seconds_between_reports, -math.inf
         self._device: torch.device | None = None
@@ -89,21 +89,20 @@ class TrainingContext:
         self._between_steps = True
 
     def attach(self, method: nn.Module) -> None:
-        """From now on `method` is what snapshots are taken of."""
+        """Take snapshots of `method` from now on."""
         self._method, self._phases = method, 0
         self._device = next((value.device for value in (*method.parameters(), *method.buffers())), None)
 
     def report_step(self, progress: Progress, loss: Tensor) -> None:
-        """Report a training step. The loss is read, and a NaN noticed, only if a report is due: reading it makes the
-        host wait for the device."""
+        """Report a training step. The loss is read, and checked for NaN, only if a report is due: reading it
+        synchronises with the device."""
         if progress.done < progress.total and not self._report_due():
             return
         value = loss.item()
         if not math.isfinite(value):
             raise UserError(
-                f"Learning task {progress.task + 1} diverged: the loss became {value} in epoch {progress.epoch} of "
-                f"{progress.epochs} ({progress.phase}). What was learned before is intact. A smaller learning rate "
-                "usually helps."
+                f"Training on task {progress.task + 1} diverged: the loss became {value} in epoch {progress.epoch} of "
+                f"{progress.epochs} ({progress.phase}). Earlier tasks are intact. Try a smaller learning rate."
             )
         self.report(replace(progress, loss=value))
 
@@ -120,10 +119,10 @@ class TrainingContext:
             self.checkpoints.stop_if_requested()
 
     def steps(self, total: int, *parts: State) -> Iterator[int]:
-        """The steps of one phase: 0 to `total` - 1, or what is left of them after an interruption.
+        """The steps of one phase: 0 to `total` - 1, or the remaining ones after an interruption.
 
-        `parts` is all that the phase changes besides the method itself: optimisers, random generators, networks that
-        are not part of the method (yet).
+        `parts` is everything the phase changes besides the method itself: optimisers, random generators, networks that
+        are not (yet) part of the method.
         """
         if self.checkpoints is None or self._method is None:
             return iter(range(total))
@@ -144,7 +143,7 @@ class TrainingContext:
             yield step
             self._between_steps = True
             step += 1
-            # The end of a phase is always kept: without it the phases after it could not be reached again.
+            # The end of a phase is always saved: without it the next phase could not be reached after a restart.
             if (step == total or checkpoints.due()) and _is_finite(method):
                 states = _on_cpu([_state_of(part) for part in parts])
                 own = _on_cpu(dict(method.state_dict()))
@@ -153,12 +152,11 @@ class TrainingContext:
 
 
 def _on_cpu(state: Any) -> Any:
-    """A state that can be read on a machine without the device it was taken on."""
+    """A copy that loads on machines without the original device."""
     return tree_map(lambda value: value.cpu() if isinstance(value, Tensor) else value, state)
 
 
 def _restore(snapshot: Snapshot, method: nn.Module, phase: int, total: int, parts: Sequence[State]) -> None:
-    """Restore what an interrupted process left of this phase."""
     try:
         if snapshot.total != total:
             raise ValueError(f"the phase has {total} steps, not {snapshot.total}")
@@ -167,8 +165,8 @@ def _restore(snapshot: Snapshot, method: nn.Module, phase: int, total: int, part
             _load_state(part, state)
     except (KeyError, TypeError, ValueError, RuntimeError) as problem:
         raise UserError(
-            f"The checkpoint of phase {phase + 1} was made by another version of this program ({problem}). Remove "
-            "the folder 'checkpoints' of the run to restart its last task."
+            f"The checkpoint of phase {phase + 1} was made by another version of this program ({problem}). Delete "
+            "the run's 'checkpoints' folder to restart its last task."
         ) from problem
 
 
@@ -179,15 +177,15 @@ def _state_of(part: State) -> Any:
 
 
 @torch.no_grad()
-def _load_state(part: State, kept: Any) -> None:
+def _load_state(part: State, state: Any) -> None:
     if isinstance(part, torch.Generator):
-        part.set_state(kept)
+        part.set_state(state)
     elif isinstance(part, Tensor):
-        part.copy_(kept)
+        part.copy_(state)
     else:
-        part.load_state_dict(kept)
+        part.load_state_dict(state)
 
 
 def _is_finite(method: nn.Module) -> bool:
-    """A step can ruin the weights before any loss shows it: such a state is not worth keeping."""
+    """A step can make weights NaN before any loss shows it: such a state must not be saved."""
     return all(bool(torch.isfinite(parameter).all()) for parameter in method.parameters())

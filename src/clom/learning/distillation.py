@@ -1,4 +1,4 @@
-"""Holding on to what an older network said."""
+"""Knowledge distillation from the network of an earlier task."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def teacher_of(student: M) -> M:
-    """A frozen copy in evaluation mode: no gradient reaches it, and its running statistics stay as they are."""
+    """A frozen copy in evaluation mode: neither its parameters nor its running statistics change."""
     return copy.deepcopy(student).eval().requires_grad_(False)
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """`-sum_c p_c log r_c`, mean over the batch, both softened; at best the teacher's entropy, not zero."""
+    """`-sum_c p_c log r_c` of the softened outputs, mean over the batch; its minimum is the teacher's entropy, not
+    0."""
     targets = (teacher / temperature).softmax(1)
     return -(targets * (student / temperature).log_softmax(1)).sum(1).mean()
 

@@ -1,4 +1,4 @@
-"""Linear heads and the ways of fitting one to frozen features at once."""
+"""Linear heads, fitted to frozen features in one go: logistic regression or linear discriminant analysis."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ class HeadSettings(Settings):
     """Step 2: the linear classifier on frozen features."""
 
     views: Positive = 6
-    """How many augmented views of each image the features are taken of, once."""
+    """Augmented views of each image whose features are extracted, once."""
     l2: NonNegative = 1e-3
     """Strength of `l2 * |W|^2 / 2` added to the mean cross-entropy."""
     iterations: Positive = 100
     kind: Literal["logistic", "discriminant"] = "logistic"
-    """`logistic` minimises Eq. 4. `discriminant` is linear discriminant analysis with the task's own covariance: with
-    few images of a pretrained network's features it answers better and tells tasks apart far better."""
+    """`logistic` minimises Eq. 4. `discriminant` is linear discriminant analysis with the task's own covariance, which
+    is more accurate, and much better at telling tasks apart, with pretrained features of few images."""
     shrinkage: Share = 0.6
-    """`discriminant`: the share of the covariance that is replaced by a multiple of the identity of the same size."""
+    """`discriminant`: the share of the covariance replaced by a multiple of the identity with the same trace."""
     directions: Positive = 20
-    """`discriminant`: along how many directions the images of a class may differ and still be like it."""
+    """`discriminant`: dimension of the subspace that describes each class."""
     upright: Share = 0.25
-    """Weight of the unturned image among its four rotations; the others share the rest. A quarter is Eq. 6. Photos are
-    taken upright, and so were those that pretrained features come from."""
+    """Weight of the unrotated image among its four rotations; the others share the rest. 0.25 is Eq. 6. Photos are
+    upright, as are those that pretrained features were learned from."""
 
 
 def solve_head(
     features: Tensor, labels: Tensor, n_outputs: int, settings: HeadSettings, class_weights: Tensor | None = None
 ) -> nn.Linear:
-    """The minimiser of Eq. 4 plus an L2 term: convex, so it is solved instead of being trained. Or discriminants.
+    """The minimiser of Eq. 4 plus an L2 term, which is convex and solved with L-BFGS; or linear discriminants.
 
-    Features are divided by their root mean square first, so that `l2` means the same for every task and network; the
-    scale is folded back into the weights. `class_weights [n_outputs]` make it a weighted mean over the samples.
+    Features are first divided by their root mean square, so that `l2` means the same for every task and network; the
+    scale is folded back into the weights. `class_weights [n_outputs]` weight the mean over the samples.
     """
     if settings.kind == "discriminant":
         return discriminant_head(features, labels, n_outputs, settings)
@@ -68,11 +68,11 @@ def solve_head(
 
 
 class DiscriminantHead(nn.Linear):
-    """Discriminants of classes, and the few directions that span each class: whether an image is like any of them.
+    """Linear discriminants, plus a low-dimensional subspace per class for OOD detection.
 
-    Discriminants say which class it is rather. How much of an image's features lies in the span of a class says whether
-    it is one at all: one direction would be about the class's mean, and twenty tell strangers apart better than the
-    nearest of all its images.
+    Discriminants choose among the classes. The cosine between an image's features and a class's subspace says whether
+    the image belongs to the class at all: one direction is roughly the class mean, and twenty detect unknown images
+    better than the nearest training image does.
     """
 
     def __init__(self, n_features: int, n_outputs: int, n_directions: int) -> None:
@@ -80,15 +80,19 @@ class DiscriminantHead(nn.Linear):
         self.spans = nn.Parameter(torch.zeros(n_outputs, n_directions, n_features), requires_grad=False)
 
     def similarity(self, features: Tensor, rotations: int) -> Tensor:
-        """Cosine between features `[rotations * n, d]` and the span of the nearest class, each rotation asked about its
-        own spans and averaged before the nearest is taken: `[n]`."""
+        """Cosine between features `[rotations * n, d]` and the subspace of the nearest class, `[n]`.
+
+        Each rotation has its own subspaces; cosines are averaged over rotations before the maximum over classes.
+        """
         spans = self.spans.view(rotations, -1, *self.spans.shape[1:])
         return nearest_span(features.view(rotations, -1, self.in_features), spans)
 
 
 def nearest_span(features: Tensor, spans: Tensor) -> Tensor:
-    """Of features `[rotations, n, d]` and orthonormal rows `[rotations, classes, directions, d]`: the largest mean
-    over rotations of the part of a feature that lies in a class's span, `[n]`."""
+    """Cosine to the nearest class's subspace, averaged over rotations, `[n]`.
+
+    `features [rotations, n, d]`; `spans [rotations, classes, directions, d]` holds orthonormal rows.
+    """
     _, n_classes, n_directions, _ = spans.shape
     parts = F.normalize(features, dim=2) @ spans.flatten(1, 2).transpose(1, 2)
     cosines = parts.view(*parts.shape[:2], n_classes, n_directions).square().sum(3).sqrt()  # [rotations, n, classes]
@@ -97,9 +101,9 @@ def nearest_span(features: Tensor, spans: Tensor) -> Tensor:
 
 @torch.no_grad()
 def spans_of(features: Tensor, labels: Tensor, n_outputs: int, n_directions: int) -> Tensor:
-    """For each class the orthonormal directions along which its unit features are largest, `[classes, directions, d]`;
-    zeros where it has fewer features than that."""
-    directions = F.normalize(features.cpu().double())  # not every device has float64
+    """The first principal directions of each class's normalised features, `[classes, directions, d]`, padded with zeros
+    for classes with fewer samples than directions."""
+    directions = F.normalize(features.cpu().double())  # some devices have no float64
     labels = labels.cpu()
     spans = directions.new_zeros(n_outputs, n_directions, features.shape[1])
     for label in range(n_outputs):
@@ -110,8 +114,8 @@ def spans_of(features: Tensor, labels: Tensor, n_outputs: int, n_directions: int
 
 @torch.no_grad()
 def discriminant_head(features: Tensor, labels: Tensor, n_outputs: int, settings: HeadSettings) -> DiscriminantHead:
-    """The discriminants of classes that share a covariance, all of which have samples."""
-    exact, labels = features.cpu().double(), labels.cpu()  # not every device has float64
+    """Linear discriminant analysis with a shared covariance; every class needs samples."""
+    exact, labels = features.cpu().double(), labels.cpu()  # some devices have no float64
     means = torch.stack([exact[labels == label].mean(0) for label in range(n_outputs)])
     deviations = exact - means[labels]
     weight, bias = discriminants(means, deviations.T @ deviations / len(exact), settings.shrinkage)
@@ -123,9 +127,9 @@ def discriminant_head(features: Tensor, labels: Tensor, n_outputs: int, settings
 
 
 def discriminants(means: Tensor, covariance: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
-    """Weight `[classes, d]` and bias of linear discriminant analysis with a shrunk covariance.
+    """Weight `[classes, d]` and bias of linear discriminant analysis with a shrunk covariance and equal class priors.
 
-    `w_c = C^-1 mu_c`, `b_c = -mu_c w_c / 2`; classes are equally likely.
+    `w_c = C^-1 mu_c`, `b_c = -mu_c w_c / 2`.
     """
     average = covariance.diagonal().mean().clamp(min=1e-12)
     identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
@@ -136,7 +140,7 @@ def discriminants(means: Tensor, covariance: Tensor, shrinkage: float) -> tuple[
 
 @torch.no_grad()
 def weigh_rotations(head: nn.Linear, upright: float, rotations: int = 4) -> None:
-    """Fold weights of rotations into the blocks of the head that they read, so that their plain mean is weighted."""
+    """Fold rotation weights into the head's outputs, in place, so that the mean over rotations becomes weighted."""
     if rotations == 1:
         return
     rest = (1 - upright) / (rotations - 1)
@@ -148,7 +152,7 @@ def weigh_rotations(head: nn.Linear, upright: float, rotations: int = 4) -> None
 
 @torch.no_grad()
 def expand_head(head: nn.Linear, kept: Tensor, n_features: int) -> nn.Linear:
-    """A head on the features `kept` as one on all features, with zeros for the others."""
+    """Turn a head on the features `kept` into one on all features, with zero weights for the others."""
     wide = nn.Linear(n_features, head.out_features).to(head.weight.device)
     if isinstance(head, DiscriminantHead):
         wide = DiscriminantHead(n_features, head.out_features, head.spans.shape[1]).to(head.weight.device)
@@ -160,7 +164,7 @@ def expand_head(head: nn.Linear, kept: Tensor, n_features: int) -> nn.Linear:
 
 
 def make_head(settings: HeadSettings, n_features: int, n_outputs: int) -> nn.Linear:
-    """An empty head of the kind that `solve_head` returns."""
+    """An untrained head of the type that `solve_head` returns."""
     if settings.kind == "discriminant":
         return DiscriminantHead(n_features, n_outputs, settings.directions)
     return nn.Linear(n_features, n_outputs)

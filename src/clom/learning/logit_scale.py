@@ -1,4 +1,4 @@
-"""How sure a score makes one: the factor that turns scores into log-probabilities."""
+"""Temperature scaling: the factor that turns scores into calibrated log-probabilities."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ _LOWEST, _HIGHEST, _HALVINGS = -12.0, 12.0, 80
 
 
 def fit_logit_scale(scores: Tensor, labels: Tensor) -> float:
-    """The factor beta for which `softmax(beta * scores)` predicts the labels of held-out images best.
+    """The inverse temperature beta for which `softmax(beta * scores)` best predicts the labels of held-out images.
 
-    Few images are easily all right, which would leave no room for doubt: as in Platt's scaling, the right class is
-    aimed at with (n + 1) / (n + 2) only, n being the number of images, and the rest is shared by the others. One
-    positive factor for all classes never changes an answer.
+    On a few images all predictions may be correct, which would make beta infinite: as in Platt scaling, the target of
+    the true class is (n + 1) / (n + 2) for n images, and the other classes share the rest. One positive factor for all
+    classes never changes a prediction.
     """
     if not len(labels) or scores.shape[1] < 2:
         return 1.0
     scores = scores.double()
-    doubt = 1 / (len(labels) + 2)
-    target = torch.full_like(scores, doubt / (scores.shape[1] - 1))
-    target.scatter_(1, labels[:, None], 1 - doubt)
+    smoothing = 1 / (len(labels) + 2)
+    target = torch.full_like(scores, smoothing / (scores.shape[1] - 1))
+    target.scatter_(1, labels[:, None], 1 - smoothing)
 
     def slope(factor: float) -> float:
-        """Of the cross-entropy, which is convex in the factor: from below zero to above."""
+        """Derivative of the cross-entropy, which is convex in the factor: it increases through zero."""
         expected = (factor * scores).softmax(1)
         return float(((expected - target) * scores).sum())
 

@@ -1,4 +1,4 @@
-"""The one training loop: shuffled batches, schedule, step, progress. Methods bring only their loss."""
+"""The training loop of all methods: shuffled batches, schedule, step, progress. A method supplies its loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clom.settings import Positive, Settings
 
 
 class Plan(Settings):
-    """How long and in what portions one phase of learning goes through its data."""
+    """Epochs, batch size and learning-rate schedule of one training phase."""
 
     epochs: Positive = 30
     batch: Positive = 32
@@ -28,19 +28,19 @@ class Plan(Settings):
 
 @dataclass(frozen=True)
 class Batch:
-    """One step: which samples, and where the step lies within its epoch (0 at the first batch, never quite 1)."""
+    """The samples of one step, and its position in the epoch (0 at the first batch, always below 1)."""
 
     index: Tensor
     position: float
     step: int
 
     def sweep_position(self, sweep: int | None) -> float:
-        """Where the step lies within an annealing sweep of so many steps; by default a sweep is an epoch."""
+        """Position in [0, 1) within an annealing sweep of `sweep` steps; by default a sweep is an epoch."""
         return self.position if sweep is None else self.step % sweep / sweep
 
 
 def generator(seed: int, *path: int | str) -> torch.Generator:
-    """An independent source of randomness for each purpose, so that adding one never shifts another."""
+    """An independent random generator for each purpose, so that adding one never changes the draws of another."""
     text = "/".join(str(part) for part in (seed, *path))
     digest = hashlib.sha256(text.encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
@@ -49,16 +49,17 @@ def generator(seed: int, *path: int | str) -> torch.Generator:
 def shuffled_batches(
     n: int, batch: int, randomness: torch.Generator, device: torch.device | None = None
 ) -> tuple[Tensor, ...]:
-    """All samples once, in random order, in portions of equal size (no tiny last batch to upset the statistics)."""
+    """All samples once, in random order, in batches of equal size (a tiny last batch would distort batch
+    statistics)."""
     order = torch.randperm(n, generator=randomness).to(device or torch.device("cpu"))
     return order.tensor_split(max(1, round(n / batch)))
 
 
 class Batches:
-    """Epoch after epoch of shuffled batches. It can go on within an epoch, whose order follows from how it began."""
+    """Endless epochs of shuffled batches. Resumes within an epoch from the random state at the epoch's start."""
 
     def __init__(self, n: int, batch: int, randomness: torch.Generator, device: torch.device | None = None) -> None:
-        """Indices are drawn on the CPU, the same for every device, and moved to `device` once an epoch."""
+        """Indices are drawn on the CPU, identically for every device, and moved to `device` once per epoch."""
         self._device = device or torch.device("cpu")
         self.per_epoch = max(1, round(n / batch))
         self._size, self._randomness = (n, batch), randomness
@@ -71,7 +72,7 @@ class Batches:
         self._order, self._next = shuffled_batches(*self._size, self._randomness, self._device), 0
 
     def next(self) -> Tensor:
-        """Which samples the next batch holds."""
+        """Sample indices of the next batch."""
         if self._next == len(self._order):
             self._begin()
         self._next += 1
@@ -100,10 +101,10 @@ def fit(
     after_step: Callable[[], None] | None = None,
     context: TrainingContext | None = None,
 ) -> None:
-    """Minimise `loss_of` by going `plan.epochs` times through `n_samples` samples.
+    """Minimise `loss_of` over `plan.epochs` epochs of `n_samples` samples.
 
-    `state` is what changes meanwhile besides the method and what is given here: generators that `loss_of` draws from,
-    networks that are not part of the method. With it an interrupted task resumes (`clom.learning.context`).
+    `state` is everything else that changes and is not part of the method or passed here: generators that `loss_of`
+    draws from, networks outside the method. An interrupted task needs it to resume (`clom.learning.context`).
     """
     context = context or TrainingContext()
     base_rates = [group["lr"] for group in optimiser.param_groups]

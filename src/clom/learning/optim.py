@@ -1,4 +1,4 @@
-"""Optimisers and their settings: torch's own, and LARS, which the paper trains the features with."""
+"""Optimisers and their settings: those of torch, and LARS, with which the paper trains the features."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from clom.settings import Fraction, NonNegative, PositiveNumber, Settings
 
 
 class OptimiserSettings(Settings):
-    """One optimiser for one kind of parameter; defaults are plain Adam's."""
+    """Optimiser of one group of parameters; the default is plain Adam."""
 
     kind: Literal["sgd", "adam", "adamw", "lars"] = "adam"
     lr: PositiveNumber = 2e-3
     momentum: Fraction = 0.0
     weight_decay: NonNegative = 0.0
     trust: PositiveNumber = 1e-3
-    """LARS: how far a weight vector may move in one step at lr 1, as a fraction of its length."""
+    """LARS: trust coefficient, the relative length of a step at lr 1."""
     clip: bool = False
     """LARS: the authors' LARC in clip mode, effective rate `min(trust |w|/|g|, lr)`, instead of `lr trust |w|/|g|`."""
 
 
 class LARS(Optimizer):
-    """Layer-wise adaptive rate scaling (You et al. 2017): each tensor's step is proportional to its own length."""
+    """Layer-wise adaptive rate scaling (You et al. 2017): each tensor's step is proportional to its norm."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class LARS(Optimizer):
 
 
 def make_optimiser(groups: Sequence[tuple[OptimiserSettings, Sequence[nn.Parameter]]]) -> Optimizer:
-    """One optimiser over several groups of parameters, which share its kind and may differ in everything else."""
+    """One optimiser over several parameter groups of the same kind; all other settings may differ."""
     kind = groups[0][0].kind
     if any(settings.kind != kind for settings, _ in groups):
         kinds = ", ".join(sorted({settings.kind for settings, _ in groups}))
-        raise UserError(f"Weights and gates are stepped by one optimiser: give both the same kind, not {kinds}.")
+        raise UserError(f"Weights and gates share one optimiser: use the same kind for both, not {kinds}.")
     makers: dict[str, tuple[type[Optimizer], tuple[str, ...]]] = {
         "sgd": (SGD, ("lr", "momentum", "weight_decay")),
         "adam": (Adam, ("lr", "weight_decay")),

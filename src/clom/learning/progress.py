@@ -1,4 +1,4 @@
-"""Progress of a task as displays are told about it."""
+"""Progress of training on a task, as reported to displays."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Roughly how much of the task's time has passed."""
-        low, high = _SHARES.get(self.phase, (0.0, 1.0))  # the only phase of a method takes all of it
+        """Approximate fraction of the task's time that has passed."""
+        low, high = _SHARES.get(self.phase, (0.0, 1.0))  # by default the phase is the only one
         return low + (high - low) * self.done / self.total
 
 

@@ -1,4 +1,4 @@
-"""Torch's global random states, of the CPU and of an accelerator: initial weights and dropout draw from them."""
+"""Torch's global random states on the CPU and an accelerator, from which initial weights and dropout are drawn."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 
 
 def get_random_states(device: torch.device | None = None) -> Tensor | list[Tensor]:
-    """The CPU's state; for an accelerator with a generator of its own, that state beside it."""
+    """The CPU's random state; for an accelerator with its own generator, a list of both."""
     accelerator = _generator_of(device)
     cpu = torch.get_rng_state()
     return cpu if accelerator is None else [cpu, accelerator.get_rng_state(device).cpu()]
 
 
 def set_random_states(states: Tensor | list[Tensor], device: torch.device | None = None) -> None:
-    """Restore what `get_random_states` gave; a state of another kind of device is left out."""
+    """Restore the result of `get_random_states`; states of other device types are ignored."""
     cpu, *others = [states] if isinstance(states, Tensor) else states
     torch.set_rng_state(cpu.cpu())
     accelerator = _generator_of(device)
@@ -28,7 +28,7 @@ def set_random_states(states: Tensor | list[Tensor], device: torch.device | None
 
 @contextmanager
 def fork_random_states(device: torch.device | None = None) -> Iterator[None]:
-    """Whatever is drawn or seeded inside does not disturb the caller's randomness."""
+    """Restore the random states on exit, so that drawing or seeding inside has no effect outside."""
     before = get_random_states(device)
     try:
         yield
@@ -47,7 +47,7 @@ def _generator_of(device: torch.device | None) -> Any | None:
 
 
 class _Mps:
-    """The one MPS device, behind the interface of `torch.cuda`."""
+    """The MPS device with the interface of `torch.cuda`."""
 
     @staticmethod
     def get_rng_state(device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""How the learning rate changes over a task, as a factor of what the optimiser was built with."""
+"""Learning-rate schedules, as a factor of the optimiser's base learning rate."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from clom.settings import NonNegative, PositiveNumber, Settings
 
 
 class Schedule(Settings):
-    """Linear warm-up, then cosine or steps; `position` counts epochs and their fractions."""
+    """Linear warm-up, then constant, cosine or steps; `position` is in (fractional) epochs."""
 
     kind: Literal["constant", "cosine", "steps"] = "cosine"
     warmup: NonNegative = 0.0
     """Epochs of linear warm-up."""
     start: NonNegative = 0.1
-    """Factor at the very beginning of the warm-up."""
+    """Factor at the start of the warm-up."""
     horizon: PositiveNumber | None = None
-    """Epochs the cosine takes to reach zero after the warm-up; by default it ends with the training."""
+    """Epochs after the warm-up until the cosine reaches zero; by default the end of training."""
     steps: tuple[float, ...] = ()
     """Epochs after which the factor is multiplied by `drop`."""
     drop: PositiveNumber = 0.1
     every: Literal["step", "epoch"] = "step"
-    """Whether the factor changes with each batch or stays for an epoch, as in the paper."""
+    """Whether the factor changes with every batch or, as in the paper, with every epoch."""
 
     def factor(self, position: float, epochs: float) -> float:
         if self.every == "epoch":

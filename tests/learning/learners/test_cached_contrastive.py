@@ -1,4 +1,4 @@
-"""Learning on cached features: the frozen part sees every view once, and what is learned is of those views."""
+"""Contrastive learning on cached features: the frozen backbone processes every view once."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def pixels_of(images: Tensor) -> Tensor:
 
 
 def bank_of(stream: Stream, n_views: int) -> Tensor:
-    how = Augmentation(flip=False, colour=False, crop_area=(0.5, 0.9))
-    told: list[tuple[int, int]] = []
+    augmentation = Augmentation(flip=False, colour=False, crop_area=(0.5, 0.9))
+    reports: list[tuple[int, int]] = []
     bank = feature_bank(
         pixels_of,
         stream[0].train.pixels,
-        how,
+        augmentation,
         4,
         n_views,
         generator(0),
-        lambda done, total: told.append((done, total)),
+        lambda done, total: reports.append((done, total)),
         batch=7,
     )
-    assert told == [(done + 1, len(told)) for done in range(len(told))]
+    assert reports == [(done + 1, len(reports)) for done in range(len(reports))]
     return bank
 
 
@@ -47,7 +47,7 @@ def test_a_bank_holds_every_view_in_every_rotation(tiny_stream: Stream) -> None:
     pixels = tiny_stream[0].train.pixels
     bank = bank_of(tiny_stream, 3)
     assert bank.shape == (3, 4, len(pixels), 3 * 8 * 8)
-    assert torch.equal(bank[0, 0], to_unit(pixels).flatten(1)), "the first view is not the photo itself"
+    assert torch.equal(bank[0, 0], to_unit(pixels).flatten(1)), "the first view must be the unaugmented photo"
     as_images = bank.view(*bank.shape[:3], 3, 8, 8)
     for view in range(3):
         for turn in range(4):
@@ -67,33 +67,33 @@ def test_pairs_are_two_views_of_the_same_images(tiny_stream: Stream, n_views: in
         assert torch.equal(classes.view(2, 4, 3)[1, 2], task.train.labels[index] + 2 * task.n_classes)
         for place, row in enumerate(index):
             views = [(bank[:, :, row] == half[:, place]).flatten(1).all(1).nonzero().flatten() for half in pair]
-            assert all(len(found) == 1 for found in views), "not one view of this image in all rotations"
+            assert all(len(found) == 1 for found in views), "not exactly one view of this image in all rotations"
             assert n_views == 1 or views[0] != views[1]
 
 
-def test_the_frozen_part_sees_every_view_once(tiny_stream: Stream) -> None:
-    """Learning: each view of each photo. Answering: each rotation of each photo, however many tasks there are."""
+def test_the_backbone_processes_every_view_once(tiny_stream: Stream) -> None:
+    """Training: each view of each photo. Inference: each rotation of each photo, however many tasks there are."""
     method = Clom(NET, ClomSettings(learning=LEARNING, memory_per_class=2), (1, 8, 8))
     seen: list[int] = []
-    told: list[Progress] = []
+    reports: list[Progress] = []
     for number in range(2):
         net = method.protection.net
         hook = net.backbone.register_forward_hook(lambda _, images, __: seen.append(len(images[0])))  # type: ignore[union-attr]
         task = tiny_stream[number]
-        method.learn(task, TrainingContext(told.append))
+        method.learn(task, TrainingContext(reports.append))
         hook.remove()
         held = len(task.validation)
         kept = min(2 * task.n_classes, held)
         assert sum(seen) == 4 * (3 * len(task.train) + held + kept)
         seen.clear()
-    assert {step.phase for step in told} == {"views", "adapters", "head"}
+    assert {step.phase for step in reports} == {"views", "adapters", "head"}
     hook = method.protection.net.backbone.register_forward_hook(lambda _, images, __: seen.append(len(images[0])))  # type: ignore[union-attr]
     assert len(method.blocks(tiny_stream.tests[0].pixels)) == 2
     assert sum(seen) == 4 * len(tiny_stream.tests[0])
     hook.remove()
 
 
-def test_features_are_kept_instead_of_photos(tiny_stream: Stream) -> None:
+def test_features_are_stored_instead_of_photos(tiny_stream: Stream) -> None:
     method = Clom(NET, ClomSettings(learning=LEARNING, memory_per_class=2), (1, 8, 8))
     method.learn(tiny_stream[0])
     n_features = method.protection.net.n_features
@@ -103,7 +103,7 @@ def test_features_are_kept_instead_of_photos(tiny_stream: Stream) -> None:
     torch.testing.assert_close(method.blocks(method.stored_form(pixels))[0], method.blocks(pixels)[0])
 
 
-def test_only_a_solved_head_can_be_learned_from_cached_views() -> None:
+def test_cached_features_need_a_solved_head() -> None:
     trained = ClomSettings(learning=ContrastiveSettings(head=SgdHeadSettings(plan=Plan(epochs=1))))
     assert type(Clom(NET, trained, (1, 8, 8)).learner) is RotationContrastive
     assert type(Clom(NET, ClomSettings(), (1, 8, 8)).learner) is CachedContrastive

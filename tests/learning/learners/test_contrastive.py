@@ -1,4 +1,4 @@
-"""Both steps of learning a task: views, plain contrastive learning as a special case, normalisation, heads."""
+"""Both steps of learning a task: views, plain contrastive learning as a special case, batch norm, heads."""
 
 from __future__ import annotations
 
@@ -61,24 +61,24 @@ def test_labels_of_the_views() -> None:
 def test_with_open_gates_and_no_penalty_it_is_plain_contrastive_learning(
     net: NetSettings, tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """clom.md, 6: the same steps written without gates, masks, protection or loop lead to the same weights."""
+    """clom.md, 6: the same steps without gates, masks, protection or training loop lead to the same weights."""
     monkeypatch.setattr("clom.learning.protection.hard_attention.annealed_scale", lambda position, s_max: s_max)
     protection = attention(net, sparsity_first=0.0)
     with torch.no_grad():
         for embedding in protection.mask_parameters(0):
             embedding.fill_(6.0)
     bare = copy.deepcopy(protection.net).train()
-    how = settings(
+    config = settings(
         plan=Plan(epochs=2, batch=8, schedule=Schedule(kind="constant")),
         optimiser=OptimiserSettings(kind="sgd", lr=0.1, momentum=0.9),
         gates_optimiser=OptimiserSettings(kind="sgd", lr=1e-9),
     )
     task = tiny_stream[0]
     torch.manual_seed(5)
-    RotationContrastive(how).learn(protection, 0, task, 3, TrainingContext())
+    RotationContrastive(config).learn(protection, 0, task, 3, TrainingContext())
 
     torch.manual_seed(5)
-    projection = Projection(bare.n_features, how.projection)
+    projection = Projection(bare.n_features, config.projection)
     weights = [*bare.parameters(), *projection.parameters()]
     optimiser = torch.optim.SGD(weights, lr=0.1, momentum=0.9)
     views, batches = generator(3, "views", 0), generator(3, "batches", 0)
@@ -86,9 +86,9 @@ def test_with_open_gates_and_no_penalty_it_is_plain_contrastive_learning(
     for _ in range(2):
         for index in shuffled_batches(len(task.train), 8, batches):
             part = task.train[index]
-            images, classes = contrastive_views(part.pixels, part.labels, 2, how.augmentation, views)
+            images, classes = contrastive_views(part.pixels, part.labels, 2, config.augmentation, views)
             optimiser.zero_grad()
-            images = images.contiguous(memory_format=torch.channels_last)  # the same arithmetic to the last bit
+            images = images.contiguous(memory_format=torch.channels_last)  # for bit-identical arithmetic
             z = F.normalize(projection(bare(images, 0, {})))
             supervised_contrastive(z, classes, 0.07).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -100,17 +100,17 @@ def test_with_open_gates_and_no_penalty_it_is_plain_contrastive_learning(
 
 
 def test_loss_goes_down(tiny_stream: Stream) -> None:
-    told: list[Progress] = []
-    how = settings(
+    reports: list[Progress] = []
+    config = settings(
         plan=Plan(epochs=15, batch=12), augmentation=PLAIN, optimiser=OptimiserSettings(kind="adam", lr=5e-3)
     )
-    head = RotationContrastive(how).learn(attention(), 0, tiny_stream[0], 0, TrainingContext(told.append))
-    losses = [progress.loss for progress in told if progress.phase == "features"]
+    head = RotationContrastive(config).learn(attention(), 0, tiny_stream[0], 0, TrainingContext(reports.append))
+    losses = [progress.loss for progress in reports if progress.phase == "features"]
     assert len(losses) == 30
     assert sum(losses[-4:]) / 4 < 0.9 * losses[0]
     assert head(torch.zeros(1, 32)).shape == (1, 8)
-    assert {progress.phase for progress in told} == {"features", "head"}
-    assert told[-1].done == told[-1].total
+    assert {progress.phase for progress in reports} == {"features", "head"}
+    assert reports[-1].done == reports[-1].total
 
 
 def test_the_penalty_closes_gates(tiny_stream: Stream) -> None:
@@ -144,9 +144,9 @@ def test_without_rotations_the_head_has_one_output_per_class(tiny_stream: Stream
     ids=lambda change: next(iter(change)),
 )
 def test_every_setting_has_an_effect(change: dict[str, Any], tiny_stream: Stream) -> None:
-    def learned(how: ContrastiveSettings) -> Tensor:
+    def learned(config: ContrastiveSettings) -> Tensor:
         protection = attention()
-        RotationContrastive(how).learn(protection, 0, tiny_stream[0], 0, TrainingContext())
+        RotationContrastive(config).learn(protection, 0, tiny_stream[0], 0, TrainingContext())
         return shared(protection)
 
     plain = learned(settings())
@@ -155,25 +155,25 @@ def test_every_setting_has_an_effect(change: dict[str, Any], tiny_stream: Stream
 
 
 def test_trained_head_learns_while_the_network_is_frozen(tiny_stream: Stream) -> None:
-    told: list[Progress] = []
+    reports: list[Progress] = []
     plan = Plan(epochs=30, batch=8, schedule=Schedule(kind="constant"))
-    how = settings(
+    config = settings(
         augmentation=PLAIN, head=SgdHeadSettings(plan=plan, optimiser=OptimiserSettings(kind="adam", lr=0.1))
     )
     protection = attention(ResNet18Settings(width=8))
     states: dict[str, dict[str, Tensor]] = {}
 
     def report(progress: Progress) -> None:
-        told.append(progress)
+        reports.append(progress)
         states.setdefault(progress.phase, copy.deepcopy(protection.state_dict()))
 
-    head = RotationContrastive(how).learn(protection, 0, tiny_stream[0], 0, TrainingContext(report))
+    head = RotationContrastive(config).learn(protection, 0, tiny_stream[0], 0, TrainingContext(report))
     assert list(states) == ["features", "head"]
     for name, value in protection.state_dict().items():
         assert torch.equal(value, states["head"][name]), name
     assert not torch.equal(protection.state_dict()["net.stem.weight"], states["features"]["net.stem.weight"])
     assert head(torch.zeros(1, 64)).shape == (1, 8)
-    losses = [progress.loss for progress in told if progress.phase == "head"]
+    losses = [progress.loss for progress in reports if progress.phase == "head"]
     assert losses[0] == pytest.approx(2.08, abs=0.2)  # log 8
     assert sum(losses[-3:]) / 3 < losses[0] - 0.3
 
@@ -203,24 +203,24 @@ def test_view_features(tiny_stream: Stream) -> None:
     with torch.no_grad():
         torch.testing.assert_close(features[:40], protection.features(images, 0))
     assert torch.equal(classes[:40], expected)
-    assert not torch.allclose(features[:40], features[4 * n : 4 * n + 40])  # the second view is another one
+    assert not torch.allclose(features[:40], features[4 * n : 4 * n + 40])  # the second view differs
 
 
-def test_settled_norms_hold_mean_and_variance_of_the_batches() -> None:
+def test_recomputed_norms_hold_mean_and_variance_of_the_batches() -> None:
     protection = attention(ResNet18Settings(width=8), n_tasks=2)
     layers = [layer for layer in protection.net.modules() if isinstance(layer, GatedConv2d)]
     assert len(layers) == 20
     seen: dict[nn.Module, list[Tensor]] = {layer: [] for layer in layers}
 
     def remember(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        """What the layer's normalisation is about to see."""
+        """The inputs of the layer's batch norm."""
         assert isinstance(layer, GatedConv2d)
         seen[layer].append(F.conv2d(inputs[0], layer.weight, stride=layer.stride, padding=layer.padding))
 
     with torch.no_grad():
         for layer in layers:
             (norm,) = layer.norms_of(1)
-            norm.running_mean = torch.full_like(norm.weight, 123.0)  # what was there before does not count
+            norm.running_mean = torch.full_like(norm.weight, 123.0)  # earlier statistics must not matter
             layer.register_forward_pre_hook(remember)
     others = {name: value.clone() for name, value in protection.state_dict().items() if ".norms.1." not in name}
     recompute_norms(protection, 1, [torch.rand(size, 3, 8, 8, generator=generator(size)) for size in (6, 5, 6)])
@@ -239,7 +239,7 @@ def test_settled_norms_hold_mean_and_variance_of_the_batches() -> None:
     assert all(torch.equal(protection.state_dict()[name], value) for name, value in others.items())
 
 
-def test_norms_are_settled_with_the_final_mask() -> None:
+def test_norms_are_recomputed_with_the_final_mask() -> None:
     protection = attention(ResNet18Settings(width=8))
     with torch.no_grad():
         protection.embeddings_of(0)["stem"].fill_(-1.0)  # nothing passes the stem
@@ -250,7 +250,7 @@ def test_norms_are_settled_with_the_final_mask() -> None:
     assert torch.equal(first.running_mean, torch.zeros(8))
 
 
-def test_networks_without_norms_need_no_settling() -> None:
+def test_networks_without_norms_are_unchanged() -> None:
     protection = attention()
     before = copy.deepcopy(protection.state_dict())
     recompute_norms(protection, 0, [torch.rand(6, 3, 8, 8)])

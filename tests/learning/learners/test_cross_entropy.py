@@ -1,4 +1,4 @@
-"""A task learned as an ordinary classifier."""
+"""Tasks learned as ordinary classifiers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hard attention: gates, update masks, capacity, and no forgetting as a law."""
+"""Hard attention: gates, update masks, capacity, and zero forgetting for any optimiser."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def set_gates(protection: HardAttention, task: int, **embeddings: list[float]) -
 
 @torch.no_grad()
 def add_one_to_everything(protection: HardAttention) -> dict[str, Tensor]:
-    """An 'optimiser' that adds 1 to every shared weight, between the two calls; returns what was really applied."""
+    """An 'optimiser step' that adds 1 to every shared weight; returns the update that was applied."""
     before = {name: p.clone() for name, p in protection.net.named_parameters()}
     protection.before_step()
     for parameter in protection.net.shared_parameters():
@@ -60,7 +60,7 @@ def test_update_mask_by_hand() -> None:
     protection = attention(Mlp(4, 2, 3), n_tasks=2, binary=False)
     set_gates(protection, 0, a=[6, -6], b=[6, -6, 0])
     protection.begin(1)
-    for _ in range(2):  # every step anew, not only the first
+    for _ in range(2):  # every step, not only the first
         applied = add_one_to_everything(protection)
         expected = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.5, 1.0]])
         torch.testing.assert_close(applied["second.weight"], expected)
@@ -85,7 +85,7 @@ def test_the_first_task_may_change_everything() -> None:
     assert all(torch.allclose(change, torch.ones(1)) for change in add_one_to_everything(protection).values())
 
 
-def test_masks_of_all_old_tasks_add_up() -> None:
+def test_masks_of_all_old_tasks_accumulate() -> None:
     protection = attention(Mlp(4, 3, 1), n_tasks=3)
     set_gates(protection, 0, a=[1, -1, -1], b=[1])
     set_gates(protection, 1, a=[-1, 1, -1], b=[-1])
@@ -96,15 +96,15 @@ def test_masks_of_all_old_tasks_add_up() -> None:
     torch.testing.assert_close(applied["first.bias"], torch.tensor([0.0, 0.0, 1.0]))
 
 
-def test_flattening_closes_exactly_the_columns_of_an_open_channel() -> None:
+def test_flattening_protects_exactly_the_columns_of_an_open_channel() -> None:
     settings = AlexNetSettings(channels=(2, 2, 3), paddings=(1, 1, 0), pools=(2, 1, 1), hidden=4, dropout=(0, 0))
     protection = attention(AlexNet(settings, 8), n_tasks=2)
     set_gates(protection, 0, conv1=[1, 1], conv2=[1, -1], conv3=[-1, 1, -1], fc=[1, -1, 1, -1])
     protection.begin(1)
     applied = add_one_to_everything(protection)
-    closed = torch.zeros(4, 27, dtype=torch.bool)
-    closed[0::2, 9:18] = True
-    assert torch.equal(applied["fc.weight"] == 0, closed)
+    protected = torch.zeros(4, 27, dtype=torch.bool)
+    protected[0::2, 9:18] = True
+    assert torch.equal(applied["fc.weight"] == 0, protected)
     kernels = applied["convs.2.weight"]
     assert torch.equal((kernels == 0).all((2, 3)), torch.tensor([[False, False], [True, False], [False, False]]))
     assert torch.equal((kernels == 0).any((2, 3)), (kernels == 0).all((2, 3)))
@@ -150,7 +150,7 @@ def test_used_units_and_capacity_by_hand() -> None:
     assert protection.capacity() == {"a": [0.25, 0.5, 0.75], "b": [0, 0.3333, 0.6667]}
 
 
-def test_capacity_never_shrinks() -> None:
+def test_capacity_never_decreases() -> None:
     torch.manual_seed(0)
     protection = attention(ResNet18(ResNet18Settings(width=4)), n_tasks=4)
     capacity = protection.capacity()
@@ -164,7 +164,7 @@ def test_capacity_never_shrinks() -> None:
     assert 0.8 < sum(last) / len(last) <= 1
 
 
-def test_embeddings_are_clamped_after_a_step_and_old_ones_left_alone() -> None:
+def test_only_the_current_embeddings_are_clamped_after_a_step() -> None:
     protection = attention(Mlp(2, 3, 1), n_tasks=2)
     set_gates(protection, 0, a=[7, 7, -9])
     set_gates(protection, 1, a=[7, 2, -9])
@@ -182,7 +182,7 @@ def test_penalty_of_first_and_later_tasks() -> None:
     protection.begin(0)
     # Near the end of the sweep the gates are [1, 1, 0], [0, 0]: two of five units.
     assert protection.training_features(values, 0, 0.9)[1].item() == pytest.approx(0.75 * 2 / 5)
-    # At the very start s = 1/700 and every gate is about one half.
+    # At the start s = 1/700 and every gate is about one half.
     assert protection.training_features(values, 0, 0.0)[1].item() == pytest.approx(0.75 * 0.5, abs=2e-3)
     set_gates(protection, 1, a=[6, -6, 6], b=[-6, 6])
     protection.begin(1)
@@ -190,7 +190,7 @@ def test_penalty_of_first_and_later_tasks() -> None:
     assert protection.training_features(values, 1, 0.9)[1].item() == pytest.approx(0.5 * 2 / 3)
 
 
-def test_training_features_pass_the_soft_gates() -> None:
+def test_training_features_use_soft_gates() -> None:
     protection = attention(Mlp(2, 3, 2), s_max=10.0)
     protection.begin(0)
     values = torch.rand(5, 2)
@@ -210,7 +210,7 @@ def test_training_with_all_gates_open_and_no_penalty_is_the_bare_network() -> No
     assert torch.equal(features, protection.net(values, 0, {}))
 
 
-def test_who_may_move_for_a_task() -> None:
+def test_parameters_that_a_task_may_change() -> None:
     protection = attention(ResNet18(ResNet18Settings(width=4)), n_tasks=3)
     movable = {id(p) for p in (*protection.weights(1), *protection.mask_parameters(1))}
     fixed = {
@@ -281,17 +281,17 @@ def test_masked_updates_forget_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["momentum", "sgd-decay", "adam", "adamw"])
 def test_masked_gradients_alone_would_forget(name: str) -> None:
-    # Why the update is masked: carried momentum and weight decay move weights whose gradient is zero.
+    # Why the update is masked: leftover momentum and weight decay change weights whose gradient is zero.
     assert drift(OPTIMISERS[name], "gradient") > 1e-6
 
 
-def test_soft_protection_nearly_keeps_at_large_s_and_forgets_at_small_s() -> None:
+def test_soft_protection_forgets_at_small_s_only() -> None:
     steep, flat = (drift(OPTIMISERS["momentum"], "update", binary=False, s_max=s) for s in (700.0, 1.0))
     assert flat > 0.01
     assert steep < 0.02 * flat
 
 
-def test_an_appended_task_changes_nothing_old() -> None:
+def test_adding_a_task_does_not_change_old_ones() -> None:
     protection = attention(ResNet18(ResNet18Settings(width=4)), n_tasks=1)
     images = torch.rand(2, 3, 8, 8)
     before = protection.features(images, 0)
@@ -303,7 +303,7 @@ def test_an_appended_task_changes_nothing_old() -> None:
     assert all(torch.equal(protection.state_dict()[name], value) for name, value in state.items())
 
 
-def test_embeddings_start_as_normal_numbers_of_their_own() -> None:
+def test_embeddings_are_initialised_independently_from_a_normal_distribution() -> None:
     torch.manual_seed(0)
     protection = attention(Mlp(2, 4000, 1), n_tasks=2, initial=0.5)
     first, second = (protection.embeddings_of(task)["a"].detach() for task in range(2))

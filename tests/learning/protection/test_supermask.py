@@ -1,4 +1,4 @@
-"""The numbers of the SupSup specification, and the law that masks never touch each other."""
+"""The numbers of the SupSup specification, and independence of the masks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_total_kept_at_width_64() -> None:
     assert sum(n_kept(p.shape, RHO) for p in net.shared_parameters()) == 273_248
 
 
-def test_rounding_keeps_what_was_asked_for() -> None:
+def test_rounding_of_the_number_kept() -> None:
     # `n - int((1 - k) n)` would keep 10 of 10 at density .9 and 5 of 5 at .8.
     assert n_kept(torch.Size((1, 10)), 9 / 11) <= 5  # never more than half
     assert n_kept(torch.Size((2, 2)), 0.0) == 1  # never nothing
@@ -76,7 +76,7 @@ def test_weight_constants(shape: tuple[int, ...], constant: float) -> None:
     assert 0.3 < (weights > 0).float().mean().item() < 0.7
 
 
-def test_learning_a_second_task_changes_nothing_of_the_first() -> None:
+def test_learning_a_second_task_does_not_change_the_first() -> None:
     torch.manual_seed(0)
     settings = AlexNetSettings(
         channels=(4, 4, 4), hidden=6, paddings=(1, 1, 0), pools=(2, 2, 1), bias=False, dropout=(0.0, 0.0)
@@ -100,7 +100,7 @@ def test_learning_a_second_task_changes_nothing_of_the_first() -> None:
             optimiser.step()
         during = head(protection.features(images, task))
         protection.finish(task, head)
-        assert torch.equal(head(protection.features(images, task)), during)  # bits say what the scores said
+        assert torch.equal(head(protection.features(images, task)), during)  # the bits equal the mask of the scores
         assert list(head.mask.parameters()) == []
         return head
 
@@ -116,7 +116,7 @@ def test_learning_a_second_task_changes_nothing_of_the_first() -> None:
     assert all(torch.equal(frozen[name], p) and not p.requires_grad for name, p in protection.net.named_parameters())
 
 
-def test_a_finished_mask_is_a_bit_per_weight() -> None:
+def test_a_finished_mask_has_one_bit_per_weight() -> None:
     mask = LearnedMask(torch.zeros(5, 7), RHO)
     before = mask()
     mask.finish()
@@ -129,7 +129,7 @@ def test_a_finished_mask_is_a_bit_per_weight() -> None:
 
 
 def test_mask_bits_of_the_papers_networks() -> None:
-    # supsup.md: 1.33 MiB a task at width 64, 5.32 MiB at width 128, head included.
+    # supsup.md: 1.33 MiB per task at width 64, 5.32 MiB at width 128, including the head.
     for width, mebibytes in ((64, 1.33), (128, 5.32)):
         with torch.device("meta"):
             protection = Supermask(make_net(ResNet18Settings(width=width, affine=False), 32), SupermaskSettings())

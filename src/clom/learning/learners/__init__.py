@@ -1,1 +1,1 @@
-"""How one task is learned."""
+"""Learners: how the network is trained on one task."""

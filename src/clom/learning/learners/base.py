@@ -1,4 +1,4 @@
-"""How one task is learned, whatever protects the tasks before it.
+"""The learner interface, and training steps that work with any protection.
 
 Tested by tests/learning/learners/test_contrastive.py.
 """
@@ -22,28 +22,28 @@ from clom.settings import Positive, Settings
 
 
 class TrainingSettings(Settings):
-    """How the network behind a protection is trained on one task, whatever the loss."""
+    """How a protected network is trained on one task, independent of the loss."""
 
     plan: Plan = Plan()
     optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=2e-3)
     gates_optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=5e-2)
     sweep: Positive | None = None
-    """Steps over which the gates' s is annealed; by default one sweep per epoch."""
+    """Steps of one annealing sweep of the gates' s; by default one epoch."""
 
 
 class Learner(ABC):
-    """Teaches the network behind a protection one task, and returns the task's head."""
+    """Trains a protected network on one task and returns the task's head."""
 
     rotations: int
-    """How many rotations of each class are classes of their own: the head has this many outputs per class."""
+    """Number of rotations treated as separate classes: the head has this many outputs per class."""
 
     def make_head(self, protection: Protection, number: int, n_classes: int) -> nn.Module:
-        """An untrained head of the kind that `learn` returns."""
+        """An untrained head of the type that `learn` returns."""
         return protection.make_head(number, self.rotations * n_classes)
 
     @abstractmethod
     def learn(self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext) -> nn.Module:
-        """Learn `task` as the protection's task `number`; afterwards the network is in evaluation mode."""
+        """Learn `task` as the protection's task `number`; leaves the network in evaluation mode."""
 
 
 def train_features(
@@ -51,22 +51,22 @@ def train_features(
     number: int,
     task: Task,
     seed: int,
-    how: TrainingSettings,
+    settings: TrainingSettings,
     loss_of: Callable[[Batch], Tensor],
     extra: Sequence[nn.Module],
     randomness: torch.Generator,
     context: TrainingContext,
     phase: str = "learning",
 ) -> None:
-    """Minimise `loss_of` over the weights the task may move, its mask, and `extra` networks of the learner's own.
+    """Minimise `loss_of` over the weights the task may change, its mask and the learner's `extra` modules.
 
-    `randomness` is what `loss_of` draws its views from.
+    `randomness` is the generator from which `loss_of` draws its views.
     """
-    learned = [parameter for part in extra for parameter in part.parameters() if parameter.requires_grad]
+    learned = [parameter for module in extra for parameter in module.parameters() if parameter.requires_grad]
     optimiser = make_optimiser(
         [
-            (how.optimiser, [*protection.weights(number), *learned]),
-            (how.gates_optimiser, protection.mask_parameters(number)),
+            (settings.optimiser, [*protection.weights(number), *learned]),
+            (settings.gates_optimiser, protection.mask_parameters(number)),
         ]
     )
     protection.train()
@@ -74,7 +74,7 @@ def train_features(
     fit(
         loss_of,
         optimiser,
-        how.plan,
+        settings.plan,
         len(task.train),
         generator(seed, "batches", number),
         state=[*extra, randomness],
@@ -88,10 +88,10 @@ def train_features(
 
 @torch.no_grad()
 def recompute_norms(protection: Protection, number: int, views: list[Tensor]) -> None:
-    """Recompute the task's normalisation statistics with its final gates.
+    """Recompute the task's batch-norm statistics with its final gates.
 
-    While a task is learned its gates are soft and change with every step, and so do the running averages. A network of
-    the final mask has slightly other statistics; taking them once more costs a few forward passes.
+    During training the gates are soft and change with every step, so the running averages do not match the final mask
+    exactly. Recomputing them costs a few forward passes.
     """
     norms = [norm for layer in protection.net.gated_layers() for norm in layer.norms_of(number)]
     if not norms:
@@ -99,7 +99,7 @@ def recompute_norms(protection: Protection, number: int, views: list[Tensor]) ->
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # a plain average over the batches
+        norm.momentum = None  # cumulative average over the batches
     protection.train()
     for batch in views:
         protection.features(batch, number)
@@ -109,15 +109,20 @@ def recompute_norms(protection: Protection, number: int, views: list[Tensor]) ->
 
 
 def training_views(
-    task: Task, how: Augmentation, rotations: int, randomness: torch.Generator, n_images: int = 1024, batch: int = 128
+    task: Task,
+    augmentation: Augmentation,
+    rotations: int,
+    randomness: torch.Generator,
+    n_images: int = 1024,
+    batch: int = 128,
 ) -> list[Tensor]:
-    """Batches of augmented, rotated training images: what the task's network will see, in small."""
+    """A few batches of augmented, rotated training images."""
     return [
         classifier_views(
             task.train.pixels[start : start + batch],
             task.train.labels[start : start + batch],
             task.n_classes,
-            how,
+            augmentation,
             randomness,
             rotations=rotations,
         )[0]
@@ -130,14 +135,14 @@ def view_features(
     features_of: Callable[[Tensor], Tensor],
     number: int,
     task: Task,
-    how: Augmentation,
+    augmentation: Augmentation,
     rotations: int,
     n_views: int,
     seed: int,
     batch: int = 128,
     on_batch: Callable[[int, int], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Frozen features and rotation classes of `n_views` augmented views of every training image: computed only once."""
+    """Frozen features and rotation classes of `n_views` augmented views of every training image."""
     randomness = generator(seed, "head views", number)
     features, labels = [], []
     starts = range(0, len(task.train), batch)
@@ -145,7 +150,7 @@ def view_features(
         for count, start in enumerate(starts):
             part = task.train[slice(start, start + batch)]
             images, classes = classifier_views(
-                part.pixels, part.labels, task.n_classes, how, randomness, rotations=rotations
+                part.pixels, part.labels, task.n_classes, augmentation, randomness, rotations=rotations
             )
             features.append(split_over_ranks(features_of, images.contiguous(memory_format=torch.channels_last)))
             labels.append(classes)

@@ -1,4 +1,4 @@
-"""Few photos, a network that begins frozen: that part sees every view once, and learning runs on its features."""
+"""Contrastive learning on cached features, for networks with a frozen backbone and few photos."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from clom.learning.protection.base import Protection
 
 
 class CachedContrastive(RotationContrastive):
-    """RotationContrastive on `head.views` views of every photo: the photo as it is, and augmented ones."""
+    """RotationContrastive on the cached backbone features of `head.views` views per photo; the first is unaugmented."""
 
     def __init__(self, settings: ContrastiveSettings) -> None:
         super().__init__(settings)
         if not isinstance(settings.head, HeadSettings):
-            raise UserError("Views that are cached need a head that is solved, not one trained on ever new views.")
+            raise UserError("Cached features need a solved head (head.kind), not one trained by SGD on fresh views.")
         self.n_views = settings.head.views
 
     def learn(self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext) -> nn.Module:
-        how = self.settings
+        settings = self.settings
 
         def on_batch(done: int, total: int) -> None:
             context.report(Progress(number, "views", done, total))
@@ -38,17 +38,17 @@ class CachedContrastive(RotationContrastive):
         bank = feature_bank(
             protection.net.frozen_features,
             task.train.pixels,
-            how.augmentation,
+            settings.augmentation,
             self.rotations,
             self.n_views,
             randomness,
             on_batch,
         )
-        return FeatureBankContrastive(how, bank).learn(protection, number, task, seed, context)
+        return FeatureBankContrastive(settings, bank).learn(protection, number, task, seed, context)
 
 
 class FeatureBankContrastive(RotationContrastive):
-    """One task's learner: images are rows of the bank `[views, rotations, images, d]`."""
+    """The learner of one task, which reads images from the feature bank `[views, rotations, images, d]`."""
 
     phase = "adapters"
 
@@ -57,7 +57,7 @@ class FeatureBankContrastive(RotationContrastive):
         self.bank = bank
 
     def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Two different views of each image, if there are two."""
+        """Two different views of each image, if there are at least two."""
         n_views = len(self.bank)
         first = torch.randint(n_views, index.shape, generator=randomness).to(index.device)
         step = torch.randint(1, max(2, n_views), index.shape, generator=randomness).to(index.device)
@@ -81,24 +81,24 @@ class FeatureBankContrastive(RotationContrastive):
 
 @torch.no_grad()
 def feature_bank(
-    frozen: Callable[[Tensor], Tensor],
+    features_of: Callable[[Tensor], Tensor],
     pixels: Tensor,
-    how: Augmentation,
+    augmentation: Augmentation,
     n_rotations: int,
     n_views: int,
     randomness: torch.Generator,
     on_batch: Callable[[int, int], None],
     batch: int = 16,
 ) -> Tensor:
-    """Features `[views, rotations, images, d]`; the first view is the photo itself, as answers will see it."""
-    parts = torch.split(pixels, batch)
+    """Features `[views, rotations, images, d]`; the first view is the unaugmented photo, as at inference."""
+    batches = torch.split(pixels, batch)
     views = []
     for view in range(n_views):
         features = []
-        for count, part in enumerate(parts, start=1):
-            images = to_unit(part) if view == 0 else augment(to_unit(part), how, randomness)
-            turned = rotations(images, n_rotations).contiguous(memory_format=torch.channels_last)
-            features.append(frozen(turned).view(n_rotations, len(part), -1))
-            on_batch(view * len(parts) + count, n_views * len(parts))
+        for count, chunk in enumerate(batches, start=1):
+            images = to_unit(chunk) if view == 0 else augment(to_unit(chunk), augmentation, randomness)
+            rotated = rotations(images, n_rotations).contiguous(memory_format=torch.channels_last)
+            features.append(features_of(rotated).view(n_rotations, len(chunk), -1))
+            on_batch(view * len(batches) + count, n_views * len(batches))
         views.append(torch.cat(features, 1))
     return torch.stack(views)

@@ -33,17 +33,17 @@ from clom.settings import NonNegative, Positive, PositiveNumber, Settings
 
 
 class SgdHeadSettings(Settings):
-    """Step 2 as in the paper: SGD over fresh views, lr 0.1, divided by ten after 60, 75 and 90 of 100 epochs."""
+    """Step 2 as in the paper: SGD on fresh views, lr 0.1, divided by ten after 60, 75 and 90 of 100 epochs."""
 
     plan: Plan = Plan(epochs=100, batch=128, schedule=Schedule(kind="steps", steps=(60, 75, 90), every="epoch"))
     optimiser: OptimiserSettings = OptimiserSettings(kind="sgd", lr=0.1)
 
 
 class ContrastiveSettings(TrainingSettings):
-    """Both steps of learning a task."""
+    """Settings of both steps of learning a task."""
 
     rotations: Literal[1, 4] = 4
-    """4: every rotation of a class is a class (CLOM). 1: no rotation classes anywhere, CLOM (w/o OOD)."""
+    """4: every rotation of a class is a separate class (CLOM). 1: no rotation classes, CLOM (w/o OOD)."""
     temperature: PositiveNumber = 0.07
     projection: Positive = 128
     augmentation: Augmentation = Augmentation()
@@ -51,12 +51,12 @@ class ContrastiveSettings(TrainingSettings):
     authors_loss: bool = False
     """Count the anchor among its positives, as the authors' code does."""
     cross_entropy: NonNegative = 0.0
-    """Weight of a rotation cross-entropy beside the contrastive loss in step 1; the paper has none."""
+    """Weight of an additional rotation cross-entropy loss in step 1; the paper has none."""
     head: HeadSettings | SgdHeadSettings = HeadSettings()
 
 
 class Projection(nn.Sequential):
-    """g: features to contrastive representations; made for one task and thrown away after it."""
+    """Projection head g for the contrastive loss; discarded after the task."""
 
     def __init__(self, n_features: int, n_out: int) -> None:
         super().__init__(nn.Linear(n_features, n_features), nn.ReLU(), nn.Linear(n_features, n_out))
@@ -66,18 +66,18 @@ class RotationContrastive(Learner):
     """Step 1: supervised contrastive learning over rotation classes. Step 2: a linear head on the frozen features."""
 
     phase = "features"
-    """What step 1 is called in reports of progress."""
+    """Name of step 1 in progress reports."""
 
     def __init__(self, settings: ContrastiveSettings) -> None:
         self.settings = settings
         self.rotations = settings.rotations
 
     def make_head(self, protection: Protection, number: int, n_classes: int) -> nn.Module:
-        how = self.settings.head
-        if isinstance(how, SgdHeadSettings):
+        settings = self.settings.head
+        if isinstance(settings, SgdHeadSettings):
             return super().make_head(protection, number, n_classes)
-        # A solved head is never a masked one.
-        return make_head(how, protection.net.n_features, self.rotations * n_classes)
+        # Solved heads are not masked.
+        return make_head(settings, protection.net.n_features, self.rotations * n_classes)
 
     def learn(self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext) -> nn.Module:
         self._learn_features(protection, number, task, seed, context)
@@ -90,37 +90,38 @@ class RotationContrastive(Learner):
         self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext
     ) -> None:
         """Step 1: minimise L_c + L_r (Eq. 17)."""
-        how = self.settings
+        settings = self.settings
         n_features = protection.net.n_features
-        projection = Projection(n_features, how.projection).to(protection.device)
-        extra_head = nn.Linear(n_features, how.rotations * task.n_classes).to(protection.device)
+        projection = Projection(n_features, settings.projection).to(protection.device)
+        extra_head = nn.Linear(n_features, settings.rotations * task.n_classes).to(protection.device)
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
             images, classes = self.pairs(task, batch.index, randomness)
-            features, penalty = protection.training_features(images, number, batch.sweep_position(how.sweep))
+            features, penalty = protection.training_features(images, number, batch.sweep_position(settings.sweep))
             z = F.normalize(projection(features))
-            loss = supervised_contrastive(z, classes, how.temperature, authors_form=how.authors_loss)  # Eq. 3
-            if how.cross_entropy:
-                loss = loss + how.cross_entropy * F.cross_entropy(extra_head(features), classes)
+            loss = supervised_contrastive(z, classes, settings.temperature, authors_form=settings.authors_loss)  # Eq. 3
+            if settings.cross_entropy:
+                loss = loss + settings.cross_entropy * F.cross_entropy(extra_head(features), classes)
             return loss + penalty
 
-        parts = [projection, extra_head] if how.cross_entropy else [projection]
-        train_features(protection, number, task, seed, how, loss_of, parts, randomness, context, self.phase)
-        views = training_views(task, how.augmentation, how.rotations, generator(seed, "settle", number))
+        extra = [projection, extra_head] if settings.cross_entropy else [projection]
+        train_features(protection, number, task, seed, settings, loss_of, extra, randomness, context, self.phase)
+        views = training_views(task, settings.augmentation, settings.rotations, generator(seed, "settle", number))
         recompute_norms(protection, number, views)
 
     def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Views of some training images, by default two in all rotations (`contrastive_views`), and their classes."""
-        how = self.settings
+        """Views of the indexed training images (two in all rotations, `contrastive_views`) and their rotation
+        classes."""
+        settings = self.settings
         images, classes = contrastive_views(
             task.train.pixels[index],
             task.train.labels[index],
             task.n_classes,
-            how.augmentation,
+            settings.augmentation,
             randomness,
-            rotations=how.rotations,
-            order=how.order,
+            rotations=settings.rotations,
+            order=settings.order,
         )
         return images.contiguous(memory_format=torch.channels_last), classes
 
@@ -133,29 +134,41 @@ class RotationContrastive(Learner):
         seed: int,
         on_batch: Callable[[int, int], None],
     ) -> tuple[Tensor, Tensor]:
-        """Frozen features of views of all training images, and their rotation classes."""
+        """Frozen features of `n_views` views of all training images, and their rotation classes."""
         return view_features(
             features_of, number, task, self.settings.augmentation, self.rotations, n_views, seed, on_batch=on_batch
         )
 
     def _solve_head(
-        self, how: HeadSettings, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext
+        self,
+        settings: HeadSettings,
+        protection: Protection,
+        number: int,
+        task: Task,
+        seed: int,
+        context: TrainingContext,
     ) -> nn.Linear:
-        """Step 2, solved: features are taken once per view, then the convex problem of Eq. 4 is minimised."""
+        """Step 2, solved: features are extracted once per view, then the convex problem of Eq. 4 is minimised."""
 
         def on_batch(done: int, total: int) -> None:
             context.report(Progress(number, "head", done, total))
 
         features_of, kept = protection.inference_features(number)
-        features, classes = self.head_views(features_of, number, task, how.views, seed, on_batch)
-        solved = solve_head(features, classes, self.rotations * task.n_classes, how)
-        weigh_rotations(solved, how.upright, self.rotations)
+        features, classes = self.head_views(features_of, number, task, settings.views, seed, on_batch)
+        solved = solve_head(features, classes, self.rotations * task.n_classes, settings)
+        weigh_rotations(solved, settings.upright, self.rotations)
         return expand_head(solved, kept, protection.net.n_features)
 
     def _train_head(
-        self, how: SgdHeadSettings, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext
+        self,
+        settings: SgdHeadSettings,
+        protection: Protection,
+        number: int,
+        task: Task,
+        seed: int,
+        context: TrainingContext,
     ) -> nn.Module:
-        """Step 2 as the paper trains it: cross-entropy over rotation classes (Eq. 4), h frozen."""
+        """Step 2 as in the paper: cross-entropy over rotation classes (Eq. 4), h frozen."""
         head = self.make_head(protection, number, task.n_classes).to(protection.device)
         randomness = generator(seed, "head views", number)
 
@@ -172,13 +185,13 @@ class RotationContrastive(Learner):
                 features = split_over_ranks(partial(protection.features, task=number), images)
             return F.cross_entropy(head(features), classes)
 
-        optimiser = make_optimiser([(how.optimiser, [p for p in head.parameters() if p.requires_grad])])
+        optimiser = make_optimiser([(settings.optimiser, [p for p in head.parameters() if p.requires_grad])])
         order = generator(seed, "head batches", number)
         state: list[State] = [head, randomness]
         fit(
             loss_of,
             optimiser,
-            how.plan,
+            settings.plan,
             len(task.train),
             order,
             state=state,

@@ -1,4 +1,4 @@
-"""CrossEntropy: a task learned as an ordinary classifier, as HAT and SupSup do."""
+"""CrossEntropy: each task is an ordinary classifier, as in HAT and SupSup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CrossEntropySettings(TrainingSettings):
 
 
 class CrossEntropy(Learner):
-    """Features and head are learned together from the task's classes alone."""
+    """Trains features and head jointly on the task's classes."""
 
     rotations = 1
 
@@ -34,19 +34,19 @@ class CrossEntropy(Learner):
         self.settings = settings
 
     def learn(self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext) -> nn.Module:
-        how = self.settings
+        settings = self.settings
         head = self.make_head(protection, number, task.n_classes).to(protection.device)
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
-            images = augment(to_unit(task.train.pixels[batch.index]), how.augmentation, randomness)
+            images = augment(to_unit(task.train.pixels[batch.index]), settings.augmentation, randomness)
             images = images.contiguous(memory_format=torch.channels_last)
-            features, penalty = protection.training_features(images, number, batch.sweep_position(how.sweep))
+            features, penalty = protection.training_features(images, number, batch.sweep_position(settings.sweep))
             return F.cross_entropy(head(features), task.train.labels[batch.index]) + penalty
 
-        train_features(protection, number, task, seed, how, loss_of, [head], randomness, context)
+        train_features(protection, number, task, seed, settings, loss_of, [head], randomness, context)
         recompute_norms(
-            protection, number, training_views(task, how.augmentation, 1, generator(seed, "settle", number))
+            protection, number, training_views(task, settings.augmentation, 1, generator(seed, "settle", number))
         )
         protection.eval()
         return head

@@ -1,1 +1,1 @@
-"""What keeps old tasks intact while a new one is learned."""
+"""Protection of old tasks while a new one is learned."""

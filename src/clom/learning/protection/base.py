@@ -1,4 +1,4 @@
-"""What every protection offers to learners and methods.
+"""The protection interface, as used by learners and methods.
 
 Tested by tests/learning/protection/test_hard_attention.py.
 """
@@ -19,11 +19,11 @@ from clom.nets.layers import Net
 
 
 class Protection(nn.Module, ABC):
-    """A network shared by tasks, and the rule that lets a new task use it without changing the old ones."""
+    """A network shared by all tasks, and the rule by which a new task uses it without changing old ones."""
 
     net: Net
     exact: bool = True
-    """Whether old tasks stay bit-identical for ever."""
+    """Whether the outputs of old tasks stay bit-identical."""
 
     @property
     def device(self) -> torch.device:
@@ -35,33 +35,34 @@ class Protection(nn.Module, ABC):
 
     @abstractmethod
     def add_task(self) -> None:
-        """Make room for one more task; old tasks do not notice."""
+        """Add the parameters of one more task; old tasks are unaffected."""
 
     @abstractmethod
     def features(self, images: Tensor, task: int) -> Tensor:
-        """`h(x, k)` as it is used for ever after the task was learned."""
+        """`h(x, k)` at inference."""
 
     def compact(self, task: int) -> tuple[Net, Tensor] | None:
-        """A finished task's sub-network as a dense network of its own, called with `(images, 0, {})`, and which of all
-        features it gives; None if a task has none."""
+        """A finished task's sub-network as a separate dense network, called with `(images, 0, {})`, and the indices of
+        the features that it computes. None if this protection has no compact form."""
         return None
 
     def inference_features(self, task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-        """A finished task's features without those that are always zero, and which of all features they are."""
-        found = self.compact(task)
-        if found is None:
-            # Not a lambda: a copy of the method must ask its own copy of the network.
+        """A function that computes a finished task's features, without those that are always zero, and the indices of
+        the features that it computes."""
+        compacted = self.compact(task)
+        if compacted is None:
+            # Not a lambda: a deep copy of the method must use its own copy of the network.
             return partial(self.features, task=task), torch.arange(self.net.n_features, device=self.device)
-        small, kept = found
+        small, kept = compacted
         return lambda images: cast(Tensor, small(images, 0, {})), kept
 
     @abstractmethod
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
-        """`h(x, k)` while the task is learned, `position` in [0, 1) through an annealing sweep, and the penalty L_r."""
+        """`h(x, k)` during training, at `position` in [0, 1) of an annealing sweep, and the penalty L_r."""
 
     @abstractmethod
     def weights(self, task: int) -> list[nn.Parameter]:
-        """The parameters of the network that learning this task may move."""
+        """The network's parameters that training on this task may change."""
 
     @abstractmethod
     def mask_parameters(self, task: int) -> list[nn.Parameter]:
@@ -72,33 +73,33 @@ class Protection(nn.Module, ABC):
         return nn.Linear(self.net.n_features, n_outputs)
 
     def gates(self, task: int) -> Gates:
-        """Gate group -> gate of each unit as it is used outside training; empty where units have none."""
+        """Gate group -> gate of each unit outside training; empty without gates."""
         return {}
 
     def capacity(self) -> dict[str, list[float]]:
-        """Gate group -> fraction of its units in use after each task; empty where units are never used up."""
+        """Gate group -> fraction of its units in use after each task; empty if units are never used up."""
         return {}
 
     def closed_groups(self, task: int) -> list[str]:
-        """Gate groups of which the task opened no unit at all."""
+        """Gate groups in which the task opened no unit."""
         return []
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
-        """All numbers that a finished task's features are computed from, by names that do not tell its position."""
+        """All values that determine a finished task's features, under names that do not depend on the task's number."""
         return dict(self.state_dict())
 
     def forget(self, task: int, untouched: Net) -> None:
-        """Drop a task, and put weights that no other task uses back to those of the `untouched` network."""
-        raise UserError("What protects the tasks of this model cannot give one up.")
+        """Remove a task, and reset the weights that no other task uses to those of the `untouched` network."""
+        raise UserError("This model cannot forget a task: its protection does not support it.")
 
     def begin(self, task: int) -> None:
-        """Called once before a task is learned."""
+        """Called once before training on a task."""
 
     def before_step(self) -> None:
-        """Called before every step of the optimiser."""
+        """Called before every optimiser step."""
 
     def after_step(self) -> None:
-        """Called after every step of the optimiser: undo whatever it did to the old tasks."""
+        """Called after every optimiser step: undo its effect on old tasks."""
 
     def finish(self, task: int, head: nn.Module) -> None:
-        """Called once after a task and its head were learned: whatever only learning needed can go."""
+        """Called once after a task and its head have been trained: drop what only training needed."""

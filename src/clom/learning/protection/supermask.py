@@ -1,4 +1,4 @@
-"""Supermask: weights are random and stay so; a task learns which of them to use (SupSup, Wortsman et al. 2020)."""
+"""Supermask: weights stay random; each task learns which of them to use (SupSup, Wortsman et al. 2020)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def density(shape: torch.Size, rho: float) -> float:
 
 
 def n_kept(shape: torch.Size, rho: float) -> int:
-    """How many weights that is. Rounded, not `n - int((1 - k) n)`, which floating point makes one too many at times."""
+    """The number of weights that a mask keeps. Rounded, since `n - int((1 - k) n)` can be one too many in floats."""
     return max(1, round(density(shape, rho) * math.prod(shape)))
 
 
 class _TopAbsolute(torch.autograd.Function):
-    """A 0/1 mask of the `keep` largest |S|; backward, the gradient passes straight through with the sign of S.
+    """A 0/1 mask of the `keep` largest |S|, with a straight-through gradient times the sign of S.
 
-    It also reaches weights that are masked out now: that is how they come back.
+    The gradient also reaches weights that are masked out, so they can return.
     """
 
     @staticmethod
@@ -61,40 +61,40 @@ def top_mask(scores: Tensor, keep: int) -> Tensor:
 
 
 def signed_constant(shape: tuple[int, ...]) -> Tensor:
-    """Random signs times sqrt(2 / fan-in): the weights that are never trained."""
+    """Random signs times sqrt(2 / fan-in): the untrained weights."""
     return torch.sign(torch.randn(shape)) * math.sqrt(2 / math.prod(shape[1:]))
 
 
 class LearnedMask(nn.Module):
-    """A task's choice among the entries of one frozen tensor: scores while it is learned, then one bit per entry."""
+    """A task's mask over one frozen tensor: scores during training, one bit per entry afterwards."""
 
     bits: Tensor
 
     def __init__(self, weight: Tensor, rho: float) -> None:
         super().__init__()
         self.shape, self.keep = weight.shape, n_kept(weight.shape, rho)
-        scores = torch.empty(weight.shape)  # drawn on the CPU, so that every device starts with the same
+        scores = torch.empty(weight.shape)  # drawn on the CPU, so that all devices start from the same scores
         nn.init.kaiming_uniform_(scores, a=math.sqrt(5))
         self.scores: nn.Parameter | None = nn.Parameter(scores.to(weight.device))
         n_bytes = math.ceil(weight.numel() / 8)
         self.register_buffer("bits", torch.zeros(n_bytes, dtype=torch.uint8, device=weight.device))
 
     def forward(self) -> Tensor:
-        """Zeros and ones in the shape of the weights."""
+        """The 0/1 mask, in the shape of the weights."""
         if self.scores is not None:
             return top_mask(self.scores, self.keep)
-        flags = self.bits[:, None].bitwise_right_shift(self._places()).bitwise_and(1)
+        flags = self.bits[:, None].bitwise_right_shift(self._bit_positions()).bitwise_and(1)
         return flags.flatten()[: self.shape.numel()].view(self.shape).float()
 
-    def _places(self) -> Tensor:
+    def _bit_positions(self) -> Tensor:
         return torch.arange(8, dtype=torch.uint8, device=self.bits.device)
 
     @torch.no_grad()
     def finish(self) -> None:
-        """From now on the mask is what it is: 32 times smaller than its scores."""
+        """Fix the mask and replace its scores by bits, which take 1/32 of the space."""
         flags = self().flatten().to(torch.uint8)
         padded = F.pad(flags, (0, 8 * len(self.bits) - len(flags))).view(-1, 8)
-        self.bits.copy_(padded.bitwise_left_shift(self._places()).sum(1))
+        self.bits.copy_(padded.bitwise_left_shift(self._bit_positions()).sum(1))
         self.scores = None
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: object) -> None:
@@ -104,7 +104,7 @@ class LearnedMask(nn.Module):
 
 
 class MaskedHead(nn.Module):
-    """A frozen random linear layer without bias, of which a task learns a mask."""
+    """A frozen random linear layer without bias, whose mask is learned per task."""
 
     def __init__(self, weight: Tensor, rho: float) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class MaskedHead(nn.Module):
 
 
 class Supermask(Protection):
-    """One mask per task over the shared random weights; masks never touch each other."""
+    """One mask per task over the shared random weights; masks are independent of each other."""
 
     def __init__(self, net: Net, settings: SupermaskSettings) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Supermask(Protection):
                 parameter.copy_(signed_constant(tuple(parameter.shape)))
                 parameter.requires_grad_(False)
         self.head_signs = nn.Parameter(torch.sign(torch.randn(_HEAD_ROWS, net.n_features)), requires_grad=False)
-        self.tasks = nn.ModuleList()  # of each task: one mask for each of the network's weights
+        self.tasks = nn.ModuleList()  # per task: one mask for each weight tensor of the network
 
     @property
     def n_tasks(self) -> int:
@@ -140,7 +140,7 @@ class Supermask(Protection):
         self.tasks.append(nn.ModuleList(LearnedMask(weight, rho) for weight in self._weights().values()))
 
     def make_head(self, task: int, n_outputs: int) -> nn.Module:
-        """All tasks mask the same random rows."""
+        """A mask over random rows that all tasks share."""
         constant = math.sqrt(2 / self.net.n_features)
         return MaskedHead(self.head_signs[:n_outputs] * constant, self.settings.sparsity)
 
@@ -154,7 +154,7 @@ class Supermask(Protection):
         return sub_network(self.net, task, self._all_open()) | masks
 
     def forget(self, task: int, untouched: Net) -> None:
-        """The weights never learned anything."""
+        """Remove the task; the weights are untrained anyway."""
         del self.tasks[task]
         self.net.forget_task(task)
 
@@ -167,7 +167,7 @@ class Supermask(Protection):
 
     @torch.no_grad()
     def compact(self, task: int) -> tuple[Net, Tensor]:
-        """Masked once, not for every batch, with the normalisation folded in."""
+        """The network with the mask applied once and batch norm folded in."""
         net = copy.deepcopy(self.net)
         for name, weight in self._masked_weights(task).items():
             net.get_parameter(name).copy_(weight)
