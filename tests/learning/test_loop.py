@@ -106,7 +106,8 @@ def test_hooks_surround_each_step_and_gradients_do_not_accumulate() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_divergence_is_reported(bad: float) -> None:
+def test_divergence_stops_training(bad: float) -> None:
+    """`Method.learn` then restores the weights from before the task."""
     weight, optimiser = line()
     steps: list[int] = []
 
@@ -118,4 +119,3 @@ def test_divergence_is_reported(bad: float) -> None:
     with pytest.raises(UserError, match=r"task 3 .*epoch 2 of 5.*features"):
         fit(loss_of, optimiser, plan, 8, generator(0), task=2, phase="features")
     assert steps == [0, 1, 2, 3]
-    assert weight.item() == pytest.approx(0.7)  # three good steps of 0.1, without the bad one
