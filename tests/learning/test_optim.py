@@ -127,5 +127,5 @@ def test_an_empty_group_is_skipped() -> None:
 
 def test_mixed_kinds_are_refused() -> None:
     groups = [(OptimiserSettings(kind=kind), [parameter([1.0])]) for kind in ("adam", "sgd")]
-    with pytest.raises(UserError, match=r"same kind, not adam, sgd"):
+    with pytest.raises(UserError, match=r"same kind for both, not adam, sgd"):
         make_optimiser(groups)
