@@ -37,6 +37,17 @@ def test_steps_of_the_papers_classifier() -> None:
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 1e-3, 1e-3, 1e-4, 1e-4])
 
 
+def test_every_step_may_drop_by_its_own_factor() -> None:
+    """HyperNet's rates, of which the last is half of the one before."""
+    schedule = Schedule(kind="steps", steps=(80, 120, 160, 180), drop=(0.1, 0.1, 0.1, 0.5), every="epoch")
+    rates = [schedule.factor(epoch, 200) for epoch in (79, 80, 120, 160, 179, 180, 199)]
+    assert rates == pytest.approx([1, 0.1, 0.01, 1e-3, 1e-3, 5e-4, 5e-4])
+    with pytest.raises(ValidationError, match="drop has 1 values for 2 steps"):
+        Schedule(kind="steps", steps=(1, 2), drop=(0.1,))
+    with pytest.raises(ValidationError, match="must be in order"):
+        Schedule(kind="steps", steps=(2, 1), drop=(0.1, 0.5))
+
+
 def test_constant_with_and_without_warm_up() -> None:
     assert [Schedule(kind="constant").factor(position, 10) for position in (0.0, 3.3, 9.9)] == [1, 1, 1]
     warm = Schedule(kind="constant", warmup=2, start=0.5)
