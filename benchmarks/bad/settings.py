@@ -13,8 +13,9 @@ import yaml
 from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import NASTY, spoil, spoil_value
 from benchmarks.bad.places import in_folder
-from clom.experiments.config import flatten, parse_overrides, read_settings_file, resolve
+from clom.experiments.config import parse_overrides, read_settings_file, resolve
 from clom.experiments.grid import cells, read_grid
+from clom.settings import flatten
 
 EXPERIMENT = "digits-5t"
 

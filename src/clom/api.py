@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from clom.data.catalog import register_dataset
 from clom.data.images import DataSet, Images
 from clom.data.stream import Stream, Task, split
@@ -13,7 +15,8 @@ from clom.evaluation.metrics import Evaluation
 from clom.evaluation.metrics import evaluate as evaluate_scores
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve, with_code_loaded
-from clom.methods.families.base import Method
+from clom.machine import choose_device
+from clom.methods.families.base import Method, move
 from clom.methods.registry import METHODS, register_method
 from clom.nets.networks.registry import register_network
 from clom.ood.predictors import TaskPredictor
@@ -57,17 +60,20 @@ def make_method(
     budget: str = "cpu",
     seed: int = 0,
     image_shape: Sequence[int] | None = None,
+    device: str | torch.device = "cpu",
     **overrides: Any,
 ) -> Method:
     """A method with the settings of an experiment, untrained.
 
     `name` is what `clom list methods` shows, or code: `my_file.py:Mine`, `package.module:Mine`.
     `overrides` are settings with dots written as double underscores: `learning__plan__epochs=10`. `image_shape` is
-    needed only for images of another shape than the experiment's.
+    needed only for images of another shape than the experiment's. `device` is `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
     """
     settings = with_code_loaded({option.replace("__", "."): value for option, value in overrides.items()})
     config = resolve(experiment, METHODS.named(name), budget, seed, settings)
-    return config.make_method(image_shape or config.image_shape())
+    method = config.make_method(image_shape or config.image_shape())
+    move(method, _device(device))
+    return method
 
 
 def evaluate(method: Method, tests: Sequence[Images]) -> Evaluation:
@@ -82,6 +88,12 @@ def save_model(path: str | Path, method: Method) -> None:
     store.save_model(Path(path), method)
 
 
-def load_model(path: str | Path) -> Method:
+def load_model(path: str | Path, device: str | torch.device = "cpu") -> Method:
     """Read a model file, ready to answer or to learn on; no code in it is run."""
-    return store.load_model(Path(path))
+    method = store.load_model(Path(path))
+    move(method, _device(device))
+    return method
+
+
+def _device(device: str | torch.device) -> torch.device:
+    return choose_device(device) if isinstance(device, str) else device

@@ -9,9 +9,13 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clom import __version__
+from clom.errors import unknown
+
+if TYPE_CHECKING:
+    import torch
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # glibc's malloc.h
 
@@ -109,3 +113,27 @@ def _processor() -> str:
             return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or "unknown"
+
+
+def choose_device(name: str = "auto", local_rank: int = 0) -> torch.device:
+    """The device called `name`; `auto` takes a GPU if there is one. Of several processes on a machine each gets a GPU
+    of its own by its `local_rank`."""
+    import torch
+
+    there = _devices()
+    if name == "auto":
+        name = next(iter(there))
+    if name == "cuda" and name in there:
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    if name not in there:
+        raise unknown("device", name, [*there, "auto"])
+    return torch.device(name)
+
+
+def _devices() -> list[str]:
+    """What torch can compute on here, the fastest first."""
+    import torch
+
+    gpus = ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    found = gpus if torch.cuda.is_available() else []
+    return [*found, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]

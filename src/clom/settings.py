@@ -133,3 +133,11 @@ class _Place:
             parts.append(str(part))
             current = fields[part].annotation if part in fields else None
         return _Place(".".join(parts), known, choice)
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested groups as dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
+    return flat

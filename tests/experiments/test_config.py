@@ -14,11 +14,11 @@ import yaml
 from clom.data import catalog
 from clom.errors import UserError
 from clom.experiments.catalogue import BUDGETS, experiment_names, read_experiment
-from clom.experiments.config import RunConfig, flatten, parse_overrides, read_settings_file, resolve
+from clom.experiments.config import RunConfig, parse_overrides, read_settings_file, resolve
 from clom.learning.schedule import Schedule
 from clom.methods.registry import BUILT_IN
 from clom.nets import AlexNetSettings
-from clom.settings import merged, set_dotted
+from clom.settings import flatten, merged, set_dotted
 
 PAPER: dict[str, Any] = json.loads((resources.files("clom.reporting.paper") / "paper.json").read_text(encoding="utf-8"))
 CLOMS = ("clom", "clom-no-calibration", "clom-no-ood")

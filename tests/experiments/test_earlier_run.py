@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from clom.cli import main
-from clom.experiments.config import flatten, resolve
+from clom.experiments.config import resolve
 from clom.experiments.ledger import add, read
 from clom.reporting.paper.rendering import RENDERERS
 from clom.reporting.paper.tables import make_table
+from clom.settings import flatten
 from clom.storage.model_file import load_model
 
 FOLDER = Path(__file__).parent / "earlier"

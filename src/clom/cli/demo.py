@@ -12,9 +12,15 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from clom.cli.options import Device
+
 
 def demo_command(
-    *, seed: int = 0, out: Path | None = None, threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+    *,
+    seed: int = 0,
+    out: Path | None = None,
+    threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    device: Device = "auto",
 ) -> None:
     """Learn scikit-learn's digits as five tasks of two, in about two minutes, without any download.
 
@@ -39,7 +45,7 @@ def demo_command(
     )
     config = resolve("digits-5t", "clom", "cpu", seed)
     folder = out or Path("runs") / config.run_name
-    show_run(console, config, folder, None, threads)
+    show_run(console, config, folder, None, threads, device=device)
     from clom.reporting.report.page import write_report  # only now: the picture has loaded most of what it needs
 
     show_written(console, write_report([folder], folder / "report.html"))

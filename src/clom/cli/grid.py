@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from clom.cli.options import Device, Precision
 from clom.errors import UserError
 from clom.extras import require
 
@@ -31,6 +32,8 @@ def grid_command(
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     cluster: Literal["none", "slurm", "local"] = "none",
     dry_run: bool = False,
+    device: Device = "auto",
+    precision: Precision = "auto",
 ) -> None:
     """Do all runs that a file lists. Finished ones are skipped, so the same command goes on after an interruption.
 
@@ -66,9 +69,9 @@ def grid_command(
             console.print(f"{cell.state:9} {cell.name}", highlight=False)
         return
     if cluster != "none":
-        _submit(console, remaining, data, out, cluster)
+        _submit(console, remaining, data, out, cluster, device, precision)
     else:
-        _work(console, remaining, data, ledger, jobs, threads)
+        _work(console, remaining, data, ledger, jobs, threads, device, precision)
     failed = [cell for cell in todo if cell.failure]
     for cell in failed:
         console.print(f"failed: {cell.name}: {cell.failure}", highlight=False, soft_wrap=True)
@@ -77,14 +80,23 @@ def grid_command(
 
 
 def _work(
-    console: Console, remaining: list[Cell], data: Path | None, ledger: Path | None, jobs: int, threads: int | None
+    console: Console,
+    remaining: list[Cell],
+    data: Path | None,
+    ledger: Path | None,
+    jobs: int,
+    threads: int | None,
+    device: str,
+    precision: str,
 ) -> None:
     from clom import machine
 
     threads = threads or max(1, machine.cores() // jobs)
     started, n_done = time.monotonic(), 0
     pool = ThreadPoolExecutor(jobs)
-    running: dict[Future[bool], Cell] = {pool.submit(cell.run, data, threads): cell for cell in remaining}
+    running: dict[Future[bool], Cell] = {
+        pool.submit(cell.run, data, threads, device, precision): cell for cell in remaining
+    }
     try:
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -110,7 +122,15 @@ def _record(finished: list[Cell], ledger: Path | None) -> None:
         add(ledger, [Row.of_run(cell.folder) for cell in finished])
 
 
-def _submit(console: Console, remaining: list[Cell], data: Path | None, out: Path, cluster: str) -> None:
+def _submit(
+    console: Console,
+    remaining: list[Cell],
+    data: Path | None,
+    out: Path,
+    cluster: str,
+    device: str,
+    precision: str,
+) -> None:
     """One job per run; the ledger is filled by calling the command again when they are done."""
     require("slurm", "--cluster")
     from submitit import AutoExecutor
@@ -118,9 +138,11 @@ def _submit(console: Console, remaining: list[Cell], data: Path | None, out: Pat
     from clom.experiments.grid import execute_command
 
     executor = AutoExecutor(folder=out / "jobs", cluster=cluster)
-    executor.update_parameters(name="clom", timeout_min=24 * 60, cpus_per_task=2)
+    gpus = {"gpus_per_node": 1} if device.startswith("cuda") else {}
+    executor.update_parameters(name="clom", timeout_min=24 * 60, cpus_per_task=2, **gpus)
     with executor.batch():
-        jobs = [executor.submit(execute_command, cell.command(data, None), cell.folder) for cell in remaining]
+        commands = [(cell.command(data, None, device, precision), cell.folder) for cell in remaining]
+        jobs = [executor.submit(execute_command, *command) for command in commands]
     console.print(f"Submitted {len(jobs)} jobs; their logs are in {out / 'jobs'}.", highlight=False, soft_wrap=True)
     if cluster == "local":
         for job in jobs:

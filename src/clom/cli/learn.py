@@ -14,6 +14,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from clom.cli.options import Device
+
 if TYPE_CHECKING:
     from clom.data.folders import Skipped
     from clom.photos.teach import Lesson, LessonPlan
@@ -31,6 +33,7 @@ def learn_command(
     backbone: str | None = None,
     seed: int | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    device: Device = "auto",
 ) -> None:
     """Teach a model the classes of a folder, as one new task. What it knew before stays as it is, to the last bit.
 
@@ -70,7 +73,16 @@ def learn_command(
     reading = _Reading(console)
     listener = Listener(reading, on_plan, lambda step: shown[0].step(step))
     try:
-        lesson = teach(model, folder, name, method=method, backbone=backbone, seed=seed, listener=listener)
+        lesson = teach(
+            model,
+            folder,
+            name,
+            method=method,
+            backbone=backbone,
+            seed=seed,
+            listener=listener,
+            device=machine.choose_device(device),
+        )
     finally:
         reading.done()
         for display in shown:

@@ -17,6 +17,7 @@ from cyclopts.validators import Number
 from rich.console import Console
 
 from clom.cli.learn import say, show_skipped
+from clom.cli.options import Device
 from clom.errors import DataError, UserError, unknown
 from clom.ood.rejection import FALSE_REJECTION
 
@@ -39,6 +40,7 @@ def predict_command(
     json: bool = False,
     csv: Path | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    device: Device = "auto",
 ) -> None:
     """Say what is on photos, or that they are like nothing the model knows.
 
@@ -65,7 +67,7 @@ def predict_command(
     """
     from clom.data.finding import find_files
 
-    source = _Model(model, threads) if url is None else _Server(url)
+    source = _Model(model, threads, device) if url is None else _Server(url)
     images = images if url is None else (str(model), *images)
     if not images:
         raise UserError("Which photos? Name some after the model: clom predict MODEL PHOTO ...")
@@ -91,13 +93,16 @@ def predict_command(
 class _Model:
     """A file that answers."""
 
-    def __init__(self, path: Path, threads: int | None) -> None:
+    def __init__(self, path: Path, threads: int | None, device: str) -> None:
         from clom import machine
+        from clom.methods.families.base import move
         from clom.photos.predict import Predictor
         from clom.storage.model_file import load_model
 
         machine.tune_process(threads)
-        self.predictor = Predictor(load_model(path))
+        method = load_model(path)
+        move(method, machine.choose_device(device))
+        self.predictor = Predictor(method)
         self.classes = {name for task in self.predictor.method.tasks for name in task.class_names}
 
     def check(self, task: str | None) -> None:

@@ -12,6 +12,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from clom.cli.options import Device, Precision
+
 
 def resume_command(
     run: Path,
@@ -19,6 +21,8 @@ def resume_command(
     data: Path | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     checkpoint_every: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
+    device: Device | None = None,
+    precision: Precision | None = None,
 ) -> None:
     """Go on with an interrupted run where it was; on the same machine the result is that of an unbroken run.
 
@@ -40,4 +44,6 @@ def resume_command(
     config, before = read_config(run), recorded(run)
     data = data or (Path(before["data"]) if before.get("data") else None)
     deterministic = bool(before.get("deterministic", False))
-    show_run(Console(), config, run, data, threads or before.get("threads"), deterministic, checkpoint_every)
+    threads = threads or before.get("threads")
+    device, precision = device or before.get("device", "auto"), precision or before.get("precision", "auto")
+    show_run(Console(), config, run, data, threads, deterministic, checkpoint_every, device, precision)

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from clom.cli.options import Device, Precision
 from clom.launch import read_launch
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def run_command(
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     deterministic: Annotated[bool, Parameter(negative=())] = False,
     checkpoint_every: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
 ) -> None:
     """Learn an experiment's tasks one after another and measure after each.
 
@@ -68,9 +71,10 @@ def run_command(
     checkpoint_every
         Seconds between two checkpoints within a task, by default 10: what a crash costs at most.
     """
-    from clom.experiments.config import flatten, parse_overrides, read_settings_file, resolve
+    from clom.experiments.config import parse_overrides, read_settings_file, resolve
     from clom.experiments.defaults import read_recipe_file
     from clom.methods.registry import METHODS
+    from clom.settings import flatten
 
     overrides = {**(flatten(read_settings_file(config, experiment)) if config else {}), **parse_overrides(set)}
     own_recipe = read_recipe_file(recipe) if recipe else {}
@@ -78,7 +82,7 @@ def run_command(
     asked = {**overrides, **({"--recipe": own_recipe} if own_recipe else {})}
     suffix = f"-{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:6]}" if asked else ""
     folder = out or Path("runs") / (resolved.run_name + suffix)
-    show_run(Console(), resolved, folder, data, threads, deterministic, checkpoint_every)
+    show_run(Console(), resolved, folder, data, threads, deterministic, checkpoint_every, device, precision)
 
 
 def show_run(
@@ -89,6 +93,8 @@ def show_run(
     threads: int | None,
     deterministic: bool = False,
     checkpoint_every: float | None = None,
+    device: str = "auto",
+    precision: str = "auto",
 ) -> None:
     """Execute a run in front of a person."""
     from clom import machine
@@ -107,13 +113,15 @@ def show_run(
         with together(launch, config, folder) as place:
             stream = load_stream(launch, config, data)
             if not launch.leads:
-                execute(config, stream, place, every=math.inf, data=data)
+                execute(config, stream, place, every=math.inf, data=data, device=device, precision=precision)
                 return
             for note in stream.notes:
                 console.print(note, highlight=False, soft_wrap=True)
             with StopRequest() as stop, Display(console, len(stream)) as display:
                 steps = display.step, display.task_done
-                result = execute(config, stream, place, *steps, every=every, stop=stop, data=data)
+                result = execute(
+                    config, stream, place, *steps, every=every, stop=stop, data=data, device=device, precision=precision
+                )
     except KeyboardInterrupt as request:
         console.print(
             f"Stopped. What was done is in {folder}; the same command, or 'clom resume {folder}', goes on from there.",

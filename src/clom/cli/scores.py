@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from clom.cli.options import Device
 from clom.ood.registry import PREDICTORS
 from clom.ood.rejection import FALSE_REJECTION
 
@@ -28,6 +29,7 @@ def scores_command(
     predictor: Annotated[tuple[str, ...], Parameter(name="--predictor", negative=())] = (),
     rejection: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] = FALSE_REJECTION,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    device: Device = "auto",
 ) -> None:
     """Compare OOD scores on a finished run: which tells its tasks, and images of none of them, apart best.
 
@@ -67,6 +69,7 @@ def scores_command(
             lambda done, total: bar.update(line, completed=done, total=total),
             score,
             predictor,
+            machine.choose_device(device),
         )
     for table in (tasks_table(report), external_table(report)):
         table.padding = (0, 1 if console.width >= 100 else 0)

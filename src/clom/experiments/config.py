@@ -20,7 +20,7 @@ from clom.methods.registry import METHODS, method_class, method_info
 from clom.nets.networks.registry import NETS, AnyNetSettings, network_kind
 from clom.nets.size_limit import SizeLimit
 from clom.plugins import Registry, origins, require
-from clom.settings import Settings, explain, merged, set_dotted
+from clom.settings import Settings, explain, flatten, merged, set_dotted
 
 S = TypeVar("S", bound=Settings)
 
@@ -208,11 +208,3 @@ def read_settings_file(path: Path, experiment: str | None = None) -> dict[str, A
         return content
     same = experiment is not None and content.get("experiment") == name_of(experiment)
     return settings | {group: content[group] for group in ("data", "net") if same and group in content}
-
-
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested groups as dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
-    return flat

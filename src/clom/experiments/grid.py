@@ -62,22 +62,31 @@ class Cell:
         path = self.folder / "failure.txt"
         return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
-    def command(self, data: Path | None, threads: int | None) -> list[str]:
+    def command(
+        self, data: Path | None, threads: int | None, device: str = "auto", precision: str = "auto"
+    ) -> list[str]:
         """The ordinary command line of this run, with the interpreter that is running now."""
         config = self.config
         words = [sys.executable, "-m", "clom", "run", self.experiment, "--method", config.method]
         words += ["--budget", config.budget, "--seed", str(config.seed), "--out", str(self.folder)]
         words += ["--data", str(data)] if data else []
         words += ["--threads", str(threads)] if threads else []
+        words += ["--device", device, "--precision", precision]
         for plugin in self.plugins:
             words += ["--plugin", plugin]
         for name, value in config.overrides.items():
             words += ["--set", f"{name}={json.dumps(value)}"]
         return words
 
-    def run(self, data: Path | None = None, threads: int | None = None) -> bool:
+    def run(
+        self,
+        data: Path | None = None,
+        threads: int | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+    ) -> bool:
         """Do it in a process of its own; whether it finished."""
-        return execute_command(self.command(data, threads), self.folder)
+        return execute_command(self.command(data, threads, device, precision), self.folder)
 
 
 def execute_command(command: Sequence[str], folder: Path) -> bool:

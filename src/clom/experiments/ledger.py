@@ -47,6 +47,8 @@ class Row:
     commit: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     machine: str = ""
+    device: str = "cpu"
+    precision: str = "float32"
 
     @property
     def key(self) -> tuple[str, str, str, int, str]:
@@ -80,6 +82,8 @@ class Row:
                 environment["commit"],
                 {"python": environment["python"], **environment["packages"]},
                 f"{environment['processor']}, {environment['threads']} threads",
+                environment.get("device", "cpu"),
+                environment.get("precision", "float32"),
             )
             check_row(asdict(row))
             return row

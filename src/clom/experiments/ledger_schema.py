@@ -41,6 +41,8 @@ class _Row(BaseModel):
     commit: Name | None = None
     versions: dict[Name, Name] = {}
     machine: Name = ""
+    device: Name = "cpu"
+    precision: Name = "float32"
 
 
 def check_row(data: Any) -> None:

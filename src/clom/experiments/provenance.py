@@ -23,15 +23,31 @@ from clom.experiments.config import RunConfig
 from clom.files import write_atomically
 from clom.launch import read_launch
 
-_DECISIVE = ("system", "processor", "threads", "processes", "gpu", "python", "packages", "commit", "deterministic")
+_DECISIVE = (
+    "system",
+    "processor",
+    "threads",
+    "processes",
+    "gpu",
+    "device",
+    "precision",
+    "python",
+    "packages",
+    "commit",
+    "deterministic",
+)
 """What the last bits of a result depend on."""
 
 
-def record(folder: Path, config: RunConfig, stream: Stream, data: Path | None) -> None:
+def record(
+    folder: Path, config: RunConfig, stream: Stream, data: Path | None, device: str = "cpu", precision: str = "float32"
+) -> None:
     """Write `environment.json`. Where an interrupted run was begun elsewhere or otherwise, that is not forgotten."""
     path = folder / "environment.json"
     before = _read(path)
     now = machine.describe() | {
+        "device": device,
+        "precision": precision,
         "command": list(sys.argv),
         "processes": read_launch().size,
         "seed": config.seed,

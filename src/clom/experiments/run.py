@@ -38,11 +38,14 @@ from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.task_result import TaskResult as TaskResult
 from clom.experiments.task_result import read_results as read_results
 from clom.files import write_atomically, writing
+from clom.launch import read_launch
 from clom.learning.context import TrainingContext
+from clom.learning.precision import Precision, choose_precision, network_pass
 from clom.learning.progress import OnProgress, ignore
 from clom.locks import Lock
-from clom.methods.families.base import Method
-from clom.methods.registry import method_class
+from clom.machine import choose_device
+from clom.methods.families.base import Method, move
+from clom.methods.registry import method_class, method_info
 from clom.stopping import StopRequest
 from clom.storage.checkpoints import GO_ON, SECONDS, CheckpointFolder
 from clom.storage.model_file import load_model, save_model
@@ -74,11 +77,14 @@ def execute(
     every: float = SECONDS,
     stop: StopRequest | None = None,
     data: Path | None = None,
+    device: str = "cpu",
+    precision: str = "float32",
 ) -> RunResult:
     """Do the run, or what is left of it: what is in `folder` already, even part of a task, is not learned again.
 
     While a task is learned a checkpoint is made `every` so many seconds, and when `stop` asks for the end. `data` is
-    where the images came from, for the record.
+    where the images came from, for the record. `device` and `precision` may be `auto`; an interrupted run keeps the
+    precision it was started with unless another one is named.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, but a run needs a folder. Choose another one with --out.")
@@ -89,14 +95,16 @@ def execute(
             held.enter_context(Lock(folder, "worked on"))
         _begin(config, folder)
         method, book, results = _continue(fresh, stream, folder)
+        move(method, choose_device(device, read_launch().local_rank))
+        chosen = _precision(precision, folder, config, method)
         if len(method.tasks) < len(stream):  # a finished run keeps the record of where it was done
             with writing(folder, GO_ON):
-                provenance.record(folder, config, stream, data)
+                provenance.record(folder, config, stream, data, str(method.device), chosen)
         for task in list(stream)[len(method.tasks) :]:
             stop.obey()
             place, belongs_to = folder / "checkpoints", _fingerprint(folder)
             checkpoints = CheckpointFolder(place, len(method.tasks), belongs_to, every=every, stop=stop)
-            method.learn(task, TrainingContext(on_progress, checkpoints))
+            method.learn(task, TrainingContext(on_progress, checkpoints, precision=chosen))
             book.update(method)
             evaluation = evaluate(book, method.calibrations())
             minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60
@@ -109,6 +117,14 @@ def execute(
         with writing(folder, GO_ON):
             write_atomically(folder / "summary.json", _json(summary))
     return RunResult(folder, config, stream.class_names, results, summary)
+
+
+def _precision(name: str, folder: Path, config: RunConfig, method: Method) -> Precision:
+    if name == "auto":
+        name = provenance.recorded(folder).get("precision", name)
+    own_network = method_info(config.method).divisible  # others train networks of their own, always in float32
+    measured = network_pass(config.net, method.image_shape[-1]) if name == "auto" and own_network else None
+    return choose_precision(name, method.device, measured)
 
 
 def _begin(config: RunConfig, folder: Path) -> None:

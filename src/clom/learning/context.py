@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from clom.errors import UserError
+from clom.learning.precision import Precision
 from clom.learning.progress import OnProgress, Progress, ignore
 from clom.learning.random_states import get_random_states, set_random_states
 
@@ -78,10 +79,12 @@ class TrainingContext:
         on_progress: OnProgress = ignore,
         checkpoints: Checkpoints | None = None,
         seconds_between_reports: float | None = None,
+        precision: Precision = "float32",
     ) -> None:
         """By default every step is reported on a CPU, and at most five a second on an accelerator, since reading the
         loss synchronises with the device."""
         self.on_progress, self.checkpoints = on_progress, checkpoints
+        self.precision = precision
         self._pause, self._last_report = seconds_between_reports, -math.inf
         self._device: torch.device | None = None
         self._method: nn.Module | None = None

@@ -108,20 +108,26 @@ def fit(
     """
     context = context or TrainingContext()
     base_rates = [group["lr"] for group in optimiser.param_groups]
-    batches = Batches(n_samples, plan.batch, randomness, optimiser.param_groups[0]["params"][0].device)
+    device = optimiser.param_groups[0]["params"][0].device
+    batches = Batches(n_samples, plan.batch, randomness, device)
     total = plan.epochs * batches.per_epoch
-    for step in context.steps(total, optimiser, batches, *state):
+    # Gradients of float16 underflow unless the loss is scaled; otherwise the scaler does nothing.
+    scaler = torch.amp.GradScaler(device.type, enabled=context.precision == "float16")
+    scaler_state = [scaler] if scaler.is_enabled() else []
+    for step in context.steps(total, optimiser, batches, *state, *scaler_state):
         epoch, number = divmod(step, batches.per_epoch)
         position = number / batches.per_epoch
         for group, rate in zip(optimiser.param_groups, base_rates, strict=True):
             group["lr"] = rate * plan.schedule.factor(epoch + position, plan.epochs)
         loss = loss_of(Batch(batches.next(), position, step))
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.unscale_(optimiser)
         average_gradients(optimiser)
         if before_step is not None:
             before_step()
-        optimiser.step()
+        scaler.step(optimiser)
+        scaler.update()
         if after_step is not None:
             after_step()
         context.report_step(Progress(task, phase, step + 1, total, epoch + 1, plan.epochs), loss)

@@ -26,6 +26,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clom.errors import UserError
+from clom.nets.precision import autocast_network
 
 
 class RankLost(UserError):
@@ -71,11 +72,11 @@ def split_over_ranks(compute: Callable[[Tensor], Tensor], images: Tensor) -> Ten
     `compute` must treat images independently, except in the `batch_norm` and `dropout` of this module.
     """
     if world_size() == 1 or len(images) < world_size():
-        return compute(images)
+        return autocast_network(compute, images)
     batch_slice = BatchSlice.of(len(images))
     scope = _batch_slice.set(batch_slice)
     try:
-        own = compute(images[batch_slice.rows])
+        own = autocast_network(compute, images[batch_slice.rows])
     finally:
         _batch_slice.reset(scope)
     return gather(own, batch_slice)

@@ -20,7 +20,7 @@ from clom.learning.context import Checkpoints, TrainingContext
 from clom.learning.logit_scale import fit_logit_scale
 from clom.learning.progress import OnProgress, ignore
 from clom.locks import Lock
-from clom.methods.families.base import Method
+from clom.methods.families.base import Method, move
 from clom.methods.families.task_record import TaskRecord, now
 from clom.photos import presets as create
 from clom.storage.checkpoints import beside_model, lesson_folder
@@ -89,6 +89,7 @@ def teach(
     backbone: str | None = None,
     seed: int | None = None,
     listener: Listener | None = None,
+    device: torch.device | None = None,
 ) -> Lesson:
     """Add the classes of `source` as one task to the model at `path`, which is made if it is not there.
 
@@ -101,6 +102,7 @@ def teach(
         remove_leftovers(path)
         created = not path.exists()
         learner = make_learner(method, backbone, seed) if created else _open(path, method, backbone, seed)
+        move(learner, device or torch.device("cpu"))
         name = name or _default_name(learner, source)
         pictures = _pictures(source, learner, name, listener)
         lesson = _learn(learner, pictures, name, listener, partial(beside_model, path))

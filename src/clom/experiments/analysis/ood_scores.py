@@ -38,7 +38,7 @@ from clom.experiments.config import RunConfig
 from clom.experiments.run import read_finished
 from clom.files import write_atomically
 from clom.learning.loop import generator
-from clom.methods.families.base import Blocks, Method
+from clom.methods.families.base import Blocks, Method, move
 from clom.ood.predictors import Argmax, Standardiser, TaskPredictor
 from clom.ood.registry import PREDICTORS, SCORES, chosen
 from clom.ood.rejection import FALSE_REJECTION
@@ -102,6 +102,7 @@ def score_run(
     on_pass: OnPass = lambda done, total: None,
     scores: Sequence[str] = (),
     predictors: Sequence[str] = (),
+    device: torch.device | None = None,
 ) -> ScoresReport:
     """Compute everything, write `scores.json`; outputs of the networks are kept, so that a second call is quick.
 
@@ -114,6 +115,7 @@ def score_run(
     names = external_names(config, external)
     stream = config.data.stream(data, config.seed)
     method = load_model(folder / "model.safetensors")
+    move(method, device or torch.device("cpu"))
     left_out = {title: missing for title, kind in wanted.items() if (missing := unmet(method, kind.needs))}
     kinds = {title: kind for title, kind in wanted.items() if title not in left_out}
     if not kinds:

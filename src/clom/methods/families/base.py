@@ -19,14 +19,16 @@ from clom.errors import UserError, unknown
 from clom.learning.calibration import Affine
 from clom.learning.context import TrainingContext
 from clom.learning.loop import generator
+from clom.learning.precision import DTYPES
 from clom.learning.random_states import fork_random_states
 from clom.methods.families.task_record import TaskRecord
 from clom.nets import NetSettings
 from clom.nets.data_parallel import broadcast_state
 from clom.nets.gates import Gates
 from clom.nets.plain import Backbone
+from clom.nets.precision import network_dtype
 from clom.ood.odin import odin_block
-from clom.settings import Settings
+from clom.settings import Settings, flatten
 
 Capability = Literal["features", "linear_head", "task_logits"]
 """Optional functions of a method without a default: see `Method.offers`."""
@@ -91,16 +93,30 @@ class Method(nn.Module, ABC):
         context = context or TrainingContext()
         context.attach(self)
         try:
-            with seeded(self.seed, "learn", len(self.tasks), device=self.device):
+            with (
+                seeded(self.seed, "learn", len(self.tasks), device=self.device),
+                network_dtype(DTYPES[context.precision]),
+            ):
                 self.open_task(LearnedTask(task.name, task.class_names))
                 self._learn(task, context)
             broadcast_state(self)
             self._check_numbers(task)
             self.zero_grad(set_to_none=True)  # otherwise gradients of learned tasks would stay in memory
-        except BaseException:
+        except BaseException as problem:
             self.__dict__.update(before.__dict__)
+            if isinstance(problem, torch.OutOfMemoryError):
+                raise self._out_of_memory(task, context) from problem
             raise
         return self
+
+    def _out_of_memory(self, task: Task, context: TrainingContext) -> UserError:
+        batches = [value for name, value in flatten(self.settings.model_dump()).items() if name.endswith("plan.batch")]
+        batch = f"batches of {batches[0]}" if batches else "its batches"
+        return UserError(
+            f"The memory of {self.device} does not suffice to learn task '{task.name}' with {batch} in "
+            f"{context.precision}. What was learned before is intact. A smaller batch (--set ...plan.batch), a lower "
+            "precision (--precision bfloat16) or a narrower network needs less."
+        )
 
     def forget(self, number: int) -> str:
         """Remove a task; the scores of the others stay bit-identical.
@@ -285,6 +301,16 @@ class Method(nn.Module, ABC):
 def strongest(blocks: Blocks, n_images: int) -> Tensor:
     """The highest score of every block, `[images, tasks]`."""
     return torch.stack([block.max(1).values for block in blocks], 1) if blocks else torch.empty(n_images, 0)
+
+
+def move(method: Method, device: torch.device) -> None:
+    """Move a method to another device, or say why that is impossible."""
+    try:
+        place(method, device)
+    except TypeError as problem:  # MPS has no float64
+        raise UserError(
+            f"{method.name} needs float64, which the device '{device}' does not have. Use --device cpu."
+        ) from problem
 
 
 def place(module: nn.Module, device: torch.device) -> None:

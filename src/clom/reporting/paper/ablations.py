@@ -10,11 +10,12 @@ from functools import cache
 from typing import Any
 
 from clom.experiments.catalogue import experiment_names
-from clom.experiments.config import flatten, resolve
+from clom.experiments.config import resolve
 from clom.experiments.ledger import Row
 from clom.reporting.paper.numbers import Number, Results, experiment_label, number_of
 from clom.reporting.paper.published import read_paper
 from clom.reporting.paper.table import Column, Entry, Line, Table, notes_of
+from clom.settings import flatten
 
 
 def memory_table(results: Results, chosen: list[str]) -> Table:
