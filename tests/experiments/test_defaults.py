@@ -10,10 +10,11 @@ import yaml
 
 from clom.errors import UserError
 from clom.experiments.catalogue import BUDGETS, Budget, Experiment, read_experiment, read_recipe
-from clom.experiments.config import flatten, resolve
+from clom.experiments.config import resolve
 from clom.experiments.defaults import network_for, read_recipe_file, recipe_settings
 from clom.methods.registry import BUILT_IN
 from clom.nets import make_net
+from clom.settings import flatten
 
 
 def experiment(tmp_path: Path, **content: Any) -> str:

@@ -34,9 +34,9 @@ def names_of_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     begun: list[str] = []
     really_run = Cell.run
 
-    def counted(cell: Cell, data: Path | None = None, threads: int | None = None) -> bool:
+    def counted(cell: Cell, data: Path | None = None, threads: int | None = None, *compute: str) -> bool:
         begun.append(cell.name)
-        return really_run(cell, data, threads)
+        return really_run(cell, data, threads, *compute)
 
     monkeypatch.setattr(Cell, "run", counted)
     return begun

@@ -1,7 +1,4 @@
-"""Options that several commands share.
-
-Tested by tests/cli/test_cli.py.
-"""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
