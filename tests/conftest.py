@@ -15,6 +15,9 @@ from clom.data.images import DataSet
 from clom.data.stream import Stream
 from clom.methods.registry import METHODS
 from clom.ood.registry import PREDICTORS, SCORES
+from clom.testing.simulated_device import simulated_device
+
+simulated_device()  # before any test computes a gradient: torch counts devices once, in the first backward pass
 
 if (_worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
     # A core for each worker and whatever it starts: threads that wait for one another on a busy core take for ever.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from clom.experiments.config import flatten, resolve
+from clom.experiments.config import resolve
 from clom.learning.learners.contrastive import SgdHeadSettings
 from clom.methods.registry import PAPER_METHODS, method_class
+from clom.settings import flatten
 from experiments.paper_numbers import (
     ABSENT,
     CLASSES_PER_TASK,

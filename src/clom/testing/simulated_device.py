@@ -7,7 +7,8 @@ the CPU with one of the device raises an error that names the operation, as CUDA
     device = simulated_device()
     model = clom.make_method("clom", "digits-5t", device=device)
 
-It relies on an experimental interface of torch (2.13) and is meant for tests alone.
+Call `simulated_device()` before the first backward pass of the process: torch counts devices then, once. It relies on
+an experimental interface of torch (2.13) and is meant for tests alone.
 
 Tested by tests/methods/test_devices.py.
 """
