@@ -12,8 +12,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 FILES = sorted(EXAMPLES.glob("*.py"))
 SHOWS = {
     "own_data": r"after A B: TIL \d+%.*\nafter C: .*\nafter D E: ",
-    "own_experiment": r"\| method .*\n.*\n\| DER\+\+ \| .*± .*\n\| fine-tuning ",
+    "own_experiment": r"\| method .*\n.*\n\| DER\+\+ \| .*± .*\n\| Fine-tuning ",
     "own_method": r"strength 0.0: TIL [\d.]+%.*\nstrength 0.03: TIL ",
+    "own_network": r"derpp: \d+ parameters, TIL [\d.]+%\nclom: \d+ parameters, TIL ",
     "own_score": r"Cosine: AUC [\d.]+%\nMaxLogit: AUC ",
     "photos": r"learned shapes: circles, squares, stars\n(.*\n)*new/circles/00.png: circles \(\d+%\)\n(.*\n)*"
     r"other/00.png: unknown\n(.*\n)*left: shapes",

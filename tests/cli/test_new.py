@@ -71,7 +71,7 @@ def test_an_experiment_is_a_stream_and_runs(elsewhere: Path, capsys: pytest.Capt
     assert clom("record", "runs/own-thing-finetune-smoke-s0", "--ledger=my-ledger.jsonl") == 0
     capsys.readouterr()
     assert clom("table", "--ledger=my-ledger.jsonl", "--experiment=own-thing", "--budget=smoke") == 0
-    assert "fine-tuning" in capsys.readouterr().out
+    assert "Fine-tuning" in capsys.readouterr().out
 
 
 def test_everything_that_an_experiment_may_say_is_shown() -> None:

@@ -32,7 +32,7 @@ COMMANDS = {
     "figure": "Draw the paper's figures from the ledger, or pictures of finished runs.",
     "results": "Write the page of results from the ledger.",
     "list": "Show the experiments, the methods, the OOD scores, the task predictors and the budgets.",
-    "new": "Write a commented starting file for a method, an experiment or a score of your own.",
+    "new": "Write a commented starting file for a method, an experiment, a score or a network of your own.",
     "doctor": "Show what this machine can do and how long each experiment would take.",
     "export": "Write a model as one ONNX or torch.export file for other programs.",
     "import-authors": "Turn a checkpoint of the paper's authors into a model file.",

@@ -12,24 +12,25 @@ from rich.console import Console
 
 from clom.errors import UserError, shorten
 
-Kind = Literal["method", "experiment", "score"]
+Kind = Literal["method", "experiment", "score", "network"]
 NEXT = {
     "method": ["python {file}", "clom run digits-5t --budget smoke --method {file}:{class_name}"],
     "experiment": ["clom run {file} --budget smoke"],
     "score": ["python {file}", "clom scores RUN --score {file}:{class_name}"],
+    "network": ["python {file}", "clom run digits-5t --budget smoke --plugin {file} --set net.kind={name}"],
 }
 """What to type next: the check, where there is one, then how to use it."""
 
 
 def new_command(kind: Kind, name: str, /, *, out: Path | None = None) -> None:
-    """Write a commented starting file for a method, an experiment or a score of your own.
+    """Write a commented starting file for a method, an experiment, a score or a network of your own.
 
     The file works as it is: change it step by step, and check it whenever you like.
 
     Parameters
     ----------
     kind
-        What it is to be: method, experiment or score.
+        What it is to be: method, experiment, score or network.
     name
         Its name, for example my-method: lower-case letters, digits and dashes.
     out
@@ -46,7 +47,7 @@ def new_command(kind: Kind, name: str, /, *, out: Path | None = None) -> None:
     console = Console()
     console.print(f"Wrote {path}. It works as it is:", highlight=False, soft_wrap=True, markup=False)
     for command in NEXT[kind]:
-        text = "    " + command.format(file=shlex.quote(str(path)), class_name=class_name)
+        text = "    " + command.format(file=shlex.quote(str(path)), name=name, class_name=class_name)
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 

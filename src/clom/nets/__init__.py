@@ -30,4 +30,5 @@ __all__ = [
     "ResNet18",
     "ResNet18Settings",
     "make_net",
+    "to_gated",
 ]

@@ -50,5 +50,5 @@ class MyMethod(SharedNetwork):
 if __name__ == "__main__":
     from clom.testing import check_method
 
-    check_method(lambda seed: clom.make_method("my-method", "digits-5t", "smoke", seed))
+    check_method(lambda seed: clom.make_method("my-method", "digits-5t", "smoke", seed, plan__epochs=2))
     print("my-method keeps the contract of a method.")
