@@ -1,4 +1,4 @@
-"""Telling own images from others: the metrics by hand, with ties, and against scikit-learn."""
+"""Metrics of OOD detection: by hand, with ties, and compared with scikit-learn."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def test_auc_by_hand() -> None:
 
 @given(FEW_VALUES, FEW_VALUES)
 @settings(max_examples=50, deadline=None)
-def test_auc_is_scikit_learns(own: Tensor, other: Tensor) -> None:
+def test_auc_equals_that_of_scikit_learn(own: Tensor, other: Tensor) -> None:
     truth = torch.cat([torch.ones(len(own)), torch.zeros(len(other))])
     assert auc(own, other) == pytest.approx(roc_auc_score(truth.numpy(), torch.cat([own, other]).numpy()))
     assert auc(own, other) == pytest.approx(auc(-other, -own))
 
 
 def test_auc_mixture_law() -> None:
-    """Test 2 of the OOD notes: pooling other sets weighs them by their size."""
+    """Test 2 of the OOD notes: pooling other sets weights them by size."""
     randomness = torch.Generator().manual_seed(0)
     own, first = (torch.randn(50, generator=randomness) + shift for shift in (1.0, 0.0))
     second = torch.randn(10, generator=randomness) + 0.8
-    apart = auc(own, first), auc(own, second)
-    assert auc(own, torch.cat([first, second])) == pytest.approx((50 * apart[0] + 10 * apart[1]) / 60)
-    assert abs(auc(own, torch.cat([first, second])) - sum(apart) / 2) > 0.01
+    separate = auc(own, first), auc(own, second)
+    assert auc(own, torch.cat([first, second])) == pytest.approx((50 * separate[0] + 10 * separate[1]) / 60)
+    assert abs(auc(own, torch.cat([first, second])) - sum(separate) / 2) > 0.01
 
 
 @pytest.mark.parametrize(("own", "other"), [([math.nan], [1.0]), ([1.0], [math.nan]), ([], [1.0]), ([1.0], [])])
-def test_auc_of_nothing_is_an_error_not_a_number(own: list[float], other: list[float]) -> None:
-    with pytest.raises(ValueError, match="numbers"):
+def test_auc_of_no_scores_or_nan_is_an_error(own: list[float], other: list[float]) -> None:
+    with pytest.raises(ValueError, match="without NaN"):
         auc(torch.tensor(own), torch.tensor(other))
 
 
@@ -60,10 +60,10 @@ def test_fpr95_by_hand() -> None:
     # Twenty own images: nineteen must pass, so the threshold is the second smallest score, 2.
     own = torch.arange(1.0, 21.0)
     assert fpr95(own, scores(1.9, 2.0, 2.1, 0.0)) == pytest.approx(2 / 4)
-    # Ten: 9.5 of them must pass, which takes all ten.
+    # Ten own images: 9.5 of them must pass, so all ten.
     assert fpr95(torch.arange(1.0, 11.0), scores(0.9, 1.0, 5.0)) == pytest.approx(2 / 3)
     assert fpr95(scores(3.0), scores(1.0, 3.0)) == pytest.approx(0.5)
-    # The bare minimum may be far off as long as it is one of twenty.
+    # One outlier in twenty does not count.
     assert fpr95(torch.cat([torch.full((19,), 5.0), scores(-100.0)]), scores(4.9, -50.0)) == 0.0
 
 
@@ -82,7 +82,7 @@ def test_fpr95_depends_on_which_side_is_positive() -> None:
 
 @given(FEW_VALUES, FEW_VALUES)
 @settings(max_examples=50, deadline=None)
-def test_fpr95_accepts_enough_and_no_lower_rate_would_do(own: Tensor, other: Tensor) -> None:
+def test_fpr95_is_the_lowest_rate_that_accepts_enough(own: Tensor, other: Tensor) -> None:
     allowed = [t for t in own.tolist() if float((own >= t).double().mean()) >= 0.95 - 1e-12]
     assert fpr95(own, other) == pytest.approx(min(float((other >= t).double().mean()) for t in allowed))
 
@@ -90,14 +90,14 @@ def test_fpr95_accepts_enough_and_no_lower_rate_would_do(own: Tensor, other: Ten
 def test_aupr_by_hand() -> None:
     # Ranked 4+ 3- 2+ 1-: precision 1 at recall 1/2, 2/3 at recall 1.
     assert aupr(scores(4, 2), scores(3, 1)) == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
-    # With the others as positive, ranked from the other end: 1- 2+ 3- 4+.
+    # With the others as positive, ranked in reverse: 1- 2+ 3- 4+.
     assert aupr(-scores(3, 1), -scores(4, 2)) == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
     assert aupr(scores(1, 1, 1), scores(1)) == pytest.approx(3 / 4)  # all tied: the share of positives
     assert aupr(scores(5, 4), scores(1, 2)) == 1.0
 
 
 def test_grid_of_pairs() -> None:
-    # Model 0 says 5, 4 about its own images and 1 about the others; model 1 cannot tell.
+    # Model 0 scores its own images 5 and 4 and the others 1; model 1 cannot separate them.
     by_test = [[scores(5, 4), scores(1, 1)], [scores(1), scores(1)]]
     assert pair_grid(by_test, auc) == [[1.0, 1.0], [0.5, 1.0]]
     assert pair_grid(by_test, fpr95) == [[1.0, 0.0], [1.0, 1.0]]
@@ -108,8 +108,8 @@ def test_grid_of_pairs() -> None:
 # --- rejection -----------------------------------------------------------------------------------------------------
 
 
-def test_rejection_report_by_hand() -> None:
-    """Of nine scores two are below the threshold at 0.3: (2 + 1) / (9 + 1) is not above the rate, 4/10 is."""
+def test_rejection_by_hand() -> None:
+    """Two of nine scores are below the threshold at 0.3: (2 + 1) / (9 + 1) does not exceed the rate, 4/10 does."""
     report = rejection(torch.arange(9.0), scores(0, 1, 2, 3), {"far": scores(-5, 0.5, 7), "near": scores(9)}, 0.3)
     assert (report.wanted, report.threshold) == (0.3, 2.0)
     assert report.own == pytest.approx(2 / 4)

@@ -1,4 +1,4 @@
-"""The numbers of the paper against counting by hand, and the laws that tie them together."""
+"""The paper's metrics, compared with hand-computed values, and the relations between them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from clom.data.images import Images
 from clom.evaluation.metrics import (
     ClassIncremental,
     Evaluation,
-    answers,
     auc,
     auc_grid,
     average_incremental,
+    correctness,
     evaluate,
     forgetting,
     max_logit,
@@ -39,7 +39,7 @@ def book_of(blocks_by_test: list[list[Tensor]], labels: list[Tensor]) -> Scorebo
 
 
 # Two tasks of two and three classes. Task 0 has three test images, task 1 two.
-#                 image 0: right        image 1: task right, class wrong   image 2: within right, other task wins
+# Task 0, image 0: correct; image 1: correct task, wrong class; image 2: correct within the task, but task 1 wins.
 BY_HAND = [
     [
         torch.tensor([[5.0, 1.0], [2.0, 4.0], [1.0, 3.0]]),
@@ -50,12 +50,12 @@ BY_HAND = [
 LABELS = [torch.tensor([0, 0, 1]), torch.tensor([2, 1])]
 
 
-def test_answers_by_hand_with_unequal_class_counts() -> None:
-    first = answers(BY_HAND[0], LABELS[0], 0)
+def test_correctness_by_hand_with_unequal_class_counts() -> None:
+    first = correctness(BY_HAND[0], LABELS[0], 0)
     assert first.til.tolist() == [True, False, True]
     assert first.cil.tolist() == [True, False, False]
     assert first.detected_task.tolist() == [0, 0, 1]
-    second = answers(BY_HAND[1], LABELS[1], 1)
+    second = correctness(BY_HAND[1], LABELS[1], 1)
     assert second.til.tolist() == [True, True]
     assert second.cil.tolist() == [True, False]
     assert second.detected_task.tolist() == [1, 0]
@@ -66,25 +66,25 @@ def test_evaluation_by_hand_averages_over_images_not_over_tasks() -> None:
     assert result.n_tasks == 2
     assert result.til == pytest.approx(4 / 5)
     assert result.til_by_task == pytest.approx([2 / 3, 1.0])
-    way = result.preferred
-    assert way.cil == pytest.approx(2 / 5)
-    assert way.cil_by_task == pytest.approx([1 / 3, 1 / 2])
-    assert way.task_detection == pytest.approx(3 / 5)
-    assert way.task_confusion == [pytest.approx([2 / 3, 1 / 3]), pytest.approx([1 / 2, 1 / 2])]
+    cil = result.preferred
+    assert cil.cil == pytest.approx(2 / 5)
+    assert cil.cil_by_task == pytest.approx([1 / 3, 1 / 2])
+    assert cil.task_detection == pytest.approx(3 / 5)
+    assert cil.task_confusion == [pytest.approx([2 / 3, 1 / 3]), pytest.approx([1 / 2, 1 / 2])]
     # Task 0's model: own maxima 5, 4, 3 against 1, 9: 3 of 6 pairs. Task 1's: own 8, 2 against 2, 3, 6: 3 + .5 of 6.
-    assert way.auc_maxlogit == pytest.approx((3 / 6 + 3.5 / 6) / 2)
+    assert cil.auc_maxlogit == pytest.approx((3 / 6 + 3.5 / 6) / 2)
 
 
-def test_the_last_class_of_a_task_and_the_first_of_the_next_are_told_apart() -> None:
+def test_the_last_class_of_a_task_and_the_first_of_the_next_are_not_confused() -> None:
     blocks = [torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([[0.0], [1.0]]), torch.zeros(2, 2)]
-    assert answers(blocks, torch.tensor([2, 2]), 0).detected_task.tolist() == [0, 1]
-    assert answers(blocks, torch.tensor([0, 0]), 1).cil.tolist() == [False, True]
+    assert correctness(blocks, torch.tensor([2, 2]), 0).detected_task.tolist() == [0, 1]
+    assert correctness(blocks, torch.tensor([0, 0]), 1).cil.tolist() == [False, True]
 
 
 def test_every_calibration_is_reported_and_the_first_is_the_preferred_one() -> None:
-    # Scaling task 1's block down by ten makes all images of task 0 and none of task 1 look like task 0.
-    ways = {"shrunk": Affine(torch.tensor([1.0, 0.1]), torch.zeros(2)), "none": Affine.identity(2)}
-    result = evaluate(book_of(BY_HAND, LABELS), ways)
+    # Scaling task 1's block down by ten assigns all images to task 0.
+    calibrations = {"shrunk": Affine(torch.tensor([1.0, 0.1]), torch.zeros(2)), "none": Affine.identity(2)}
+    result = evaluate(book_of(BY_HAND, LABELS), calibrations)
     assert list(result.by_calibration) == ["shrunk", "none"]
     assert result.preferred is result.by_calibration["shrunk"]
     assert result.preferred.cil == pytest.approx(2 / 5)
@@ -109,7 +109,7 @@ def random_scores(draw: st.DrawFn) -> tuple[list[list[Tensor]], list[Tensor], Af
 
     blocks = [[block(n, c) for c in classes] for n in images]
     labels = [torch.randint(0, c, (n,), generator=randomness) for n, c in zip(images, classes, strict=True)]
-    # A power of two and a small integer: rounding merges or parts no scores.
+    # Powers of two and small integers, so that rounding creates or breaks no ties.
     scales = 2.0 ** torch.randint(-2, 3, (len(classes),), generator=randomness)
     shifts = torch.randint(-2, 3, (len(classes),), generator=randomness).float()
     return blocks, labels, Affine(scales, shifts)
@@ -117,19 +117,19 @@ def random_scores(draw: st.DrawFn) -> tuple[list[list[Tensor]], list[Tensor], Af
 
 @given(random_scores())
 @settings(max_examples=30, deadline=None)
-def test_law_of_til_task_detection_and_cil(data: tuple[list[list[Tensor]], list[Tensor], Affine]) -> None:
+def test_relation_of_til_task_detection_and_cil(data: tuple[list[list[Tensor]], list[Tensor], Affine]) -> None:
     blocks, labels, affine = data
     result = evaluate(book_of(blocks, labels), {"affine": affine, "none": Affine.identity(len(labels))})
-    for way in result.by_calibration.values():
-        assert way.cil <= min(result.til, way.task_detection) + 1e-12
-        assert way.cil >= result.til + way.task_detection - 1 - 1e-12
-        assert len(way.task_confusion) == len(labels)
-        for row in way.task_confusion:
+    for cil in result.by_calibration.values():
+        assert cil.cil <= min(result.til, cil.task_detection) + 1e-12
+        assert cil.cil >= result.til + cil.task_detection - 1 - 1e-12
+        assert len(cil.task_confusion) == len(labels)
+        for row in cil.task_confusion:
             assert sum(row) == pytest.approx(1.0)
         sizes = [len(right) for right in labels]
-        diagonal = sum(size * way.task_confusion[task][task] for task, size in enumerate(sizes))
-        assert way.task_detection == pytest.approx(diagonal / sum(sizes))
-        assert way.cil == pytest.approx(sum(n * c for n, c in zip(sizes, way.cil_by_task, strict=True)) / sum(sizes))
+        diagonal = sum(size * cil.task_confusion[task][task] for task, size in enumerate(sizes))
+        assert cil.task_detection == pytest.approx(diagonal / sum(sizes))
+        assert cil.cil == pytest.approx(sum(n * c for n, c in zip(sizes, cil.cil_by_task, strict=True)) / sum(sizes))
     assert result.til == pytest.approx(
         sum(len(right) * til for right, til in zip(labels, result.til_by_task, strict=True)) / sum(map(len, labels))
     )
@@ -137,14 +137,14 @@ def test_law_of_til_task_detection_and_cil(data: tuple[list[list[Tensor]], list[
 
 @given(random_scores())
 @settings(max_examples=40, deadline=None)
-def test_cil_is_right_exactly_when_task_and_til_are_right(
+def test_cil_is_correct_exactly_when_task_and_til_are_correct(
     data: tuple[list[list[Tensor]], list[Tensor], Affine],
 ) -> None:
     blocks, labels, affine = data
     for task, right in enumerate(labels):
-        given_answers = answers(affine(blocks[task]), right, task)
-        both = (given_answers.detected_task == task) & given_answers.til
-        assert torch.equal(given_answers.cil, both)
+        found = correctness(affine(blocks[task]), right, task)
+        both = (found.detected_task == task) & found.til
+        assert torch.equal(found.cil, both)
 
 
 def test_random_data_of_five_tasks_of_two() -> None:
@@ -158,7 +158,7 @@ def test_random_data_of_five_tasks_of_two() -> None:
         blocks.append(row)
         labels.append(right)
     result = evaluate(book_of(blocks, labels), {"none": Affine.identity(5)})
-    both = [(a.detected_task == task) & a.til for task, a in enumerate(map(answers, blocks, labels, range(5)))]
+    both = [(a.detected_task == task) & a.til for task, a in enumerate(map(correctness, blocks, labels, range(5)))]
     assert result.preferred.cil == pytest.approx(float(torch.cat(both).double().mean()))
     assert 0.4 < result.preferred.cil < result.preferred.task_detection < result.til < 0.95
 
@@ -181,7 +181,7 @@ def test_auroc_by_hand() -> None:
     assert mean_auc(ties) == pytest.approx((0.75 + 0.5) / 2)
 
 
-def test_mean_auc_leaves_the_diagonal_out_and_weighs_rows_alike() -> None:
+def test_mean_auc_excludes_the_diagonal() -> None:
     assert mean_auc([[0.0, 0.5, 0.7], [0.9, 0.0, 0.3], [0.1, 0.8, 0.0]]) == pytest.approx(3.3 / 6)
     assert mean_auc([[1.0]]) == 1.0
 
@@ -204,8 +204,8 @@ def test_scores_of_the_ood_notes() -> None:
     assert max_softmax(logits).tolist() == pytest.approx([0.93624, 0.36717, 0.35591, 0.87888], abs=1e-5)
 
 
-def test_scaling_moves_the_msp_auc_and_not_the_maxlogit_auc() -> None:
-    """Test 7 of the OOD notes: a reason to report both."""
+def test_scaling_changes_the_msp_auc_and_not_the_maxlogit_auc() -> None:
+    """Test 7 of the OOD notes: why both are reported."""
     randomness = torch.Generator().manual_seed(3)
 
     def blocks(scale: float) -> list[list[Tensor]]:
@@ -227,7 +227,7 @@ def test_scaling_moves_the_msp_auc_and_not_the_maxlogit_auc() -> None:
 
 @given(st.integers(0, 999), st.integers(1, 30), st.integers(1, 30), st.sampled_from([0, 1, 6]))
 @settings(max_examples=50, deadline=None)
-def test_auc_is_scikit_learn_s(seed: int, n_positive: int, n_negative: int, digits: int) -> None:
+def test_auc_equals_that_of_scikit_learn(seed: int, n_positive: int, n_negative: int, digits: int) -> None:
     """With rounded scores there are many ties."""
     randomness = torch.Generator().manual_seed(seed)
     positive = (torch.randn(n_positive, generator=randomness) + 0.5).round(decimals=digits)
@@ -240,20 +240,20 @@ def test_auc_is_scikit_learn_s(seed: int, n_positive: int, n_negative: int, digi
 @pytest.mark.parametrize(
     ("positive", "negative"), [([], [1.0]), ([1.0], []), ([float("nan")], [1.0]), ([1.0], [2.0, float("nan")])]
 )
-def test_auc_of_nothing_or_of_no_numbers_is_an_error(positive: list[float], negative: list[float]) -> None:
+def test_auc_of_no_scores_or_nan_is_an_error(positive: list[float], negative: list[float]) -> None:
     with pytest.raises(ValueError, match="scores on both sides"):
         auc(torch.tensor(positive), torch.tensor(negative))
 
 
 def history_of(*til_by_task: list[float]) -> list[Evaluation]:
-    def way(cil: float) -> dict[str, ClassIncremental]:
+    def by_calibration(cil: float) -> dict[str, ClassIncremental]:
         return {"none": ClassIncremental(cil, [cil], 1.0, 1.0, 1.0, [[1.0]])}
 
-    return [Evaluation(len(row), sum(row) / len(row), row, way(row[-1] / 2)) for row in til_by_task]
+    return [Evaluation(len(row), sum(row) / len(row), row, by_calibration(row[-1] / 2)) for row in til_by_task]
 
 
 def test_forgetting_by_hand() -> None:
-    """(.9 - .6 + .8 - .85) / 2: the last task cannot be forgotten yet, and getting better counts as negative."""
+    """(.9 - .6 + .8 - .85) / 2: the last task does not count, and improvements are negative."""
     assert forgetting(history_of([0.9], [0.7, 0.8], [0.6, 0.85, 0.1])) == pytest.approx(0.125)
     assert forgetting(history_of([0.9])) == 0.0
     assert forgetting(history_of([0.9], [0.9, 0.4])) == 0.0
@@ -267,7 +267,7 @@ def test_average_incremental_by_hand() -> None:
 
 @given(random_scores())
 @settings(max_examples=8, deadline=None)
-def test_evaluation_survives_json(data: tuple[list[list[Tensor]], list[Tensor], Affine]) -> None:
+def test_evaluation_json_round_trip(data: tuple[list[list[Tensor]], list[Tensor], Affine]) -> None:
     blocks, labels, affine = data
     result = evaluate(book_of(blocks, labels), {"affine": affine, "none": Affine.identity(len(labels))})
     again = Evaluation.from_json(json.loads(json.dumps(result.to_json())))

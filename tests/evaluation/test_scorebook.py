@@ -1,4 +1,4 @@
-"""Scores are computed once where that is allowed, and stored scores are only taken back where they belong."""
+"""The scorebook computes scores once if memory is exact, and restores only scores of its own test sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSES = (2, 3, 1, 2)
 
 
 class Forgetful(Method):
-    """Scores that say which model, which image and after how many tasks; every computed pair is noted."""
+    """Scores that encode model, image and number of tasks; every computed pair is recorded."""
 
     name = "forgetful"
     settings_type = Settings
@@ -80,17 +80,17 @@ def test_exact_memory_computes_every_pair_once() -> None:
     assert len(method.computed) == 16
 
 
-def test_each_task_s_network_sees_each_test_set_once_however_often_is_evaluated(
+def test_each_network_processes_each_test_set_once_over_repeated_evaluations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Evaluating after every one of T tasks costs a task's network T passes in all, counted where images go in."""
+    """Evaluating after each of T tasks costs a task's network T passes in total, counted at its input."""
     net = AlexNetSettings(channels=(2, 2, 2), kernels=(1, 1, 1), pools=(1, 1, 1), hidden=3)
     method = Clom(net, ClomSettings(), (1, 4, 4))
     seen: Counter[int] = Counter()
-    frozen = method.protection.inference_features
+    original = method.protection.inference_features
 
     def counted(task: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-        features_of, kept = frozen(task)
+        features_of, kept = original(task)
 
         def count(images: Tensor) -> Tensor:
             seen[task] += len(images)
@@ -104,13 +104,13 @@ def test_each_task_s_network_sees_each_test_set_once_however_often_is_evaluated(
     book = Scorebook([Images(torch.zeros(n_images, 1, 4, 4, dtype=torch.uint8), labels)] * n_tasks)
     for number in range(n_tasks):
         method.open_task(LearnedTask(f"task {number}", (f"class {number}",)))
-        for _ in range(2):  # asking again costs nothing
+        for _ in range(2):  # the second update computes nothing
             book.update(method)
-        assert seen == dict.fromkeys(range(number + 1), (number + 1) * n_images * 4)  # four rotations an image
+        assert seen == dict.fromkeys(range(number + 1), (number + 1) * n_images * 4)  # four rotations per image
     assert book.passes == n_tasks**2
 
 
-def test_without_exact_memory_all_pairs_are_computed_anew_after_each_task() -> None:
+def test_without_exact_memory_all_pairs_are_recomputed_after_each_task() -> None:
     method, book = Forgetful(), Scorebook(make_tests())
     for _ in range(4):
         learn_next(method)
@@ -121,7 +121,7 @@ def test_without_exact_memory_all_pairs_are_computed_anew_after_each_task() -> N
 
 
 @pytest.mark.parametrize("maker", [Exact, Forgetful])
-def test_blocks_are_those_of_every_model_on_the_asked_test_set(maker: type[Forgetful]) -> None:
+def test_blocks_are_those_of_every_model_on_the_given_test_set(maker: type[Forgetful]) -> None:
     method, book = maker(), Scorebook(make_tests())
     for _ in range(3):
         learn_next(method)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clom.evaluation.metrics import answers
+from clom.evaluation.metrics import correctness
 from clom.evaluation.task_prediction import Outcome, outcome
 from clom.ood.predictors import Argmax, Product, Standardiser, TaskThenClass
 from clom.ood.registry import PREDICTORS
@@ -106,10 +106,10 @@ def test_argmax_is_the_argmax_over_blocks_side_by_side(
     data: tuple[list[list[Tensor]], list[Tensor], list[Tensor]],
 ) -> None:
     blocks, scores, labels = data
-    given_answers = [answers(blocks[task], labels[task], task) for task in range(len(labels))]
+    found = [correctness(blocks[task], labels[task], task) for task in range(len(labels))]
     result = outcome(Argmax(), blocks, scores, labels)
-    assert result.cil == pytest.approx(float(torch.cat([a.cil for a in given_answers]).double().mean()))
-    for task, answer in enumerate(given_answers):
+    assert result.cil == pytest.approx(float(torch.cat([a.cil for a in found]).double().mean()))
+    for task, answer in enumerate(found):
         assert torch.equal(Argmax().tasks(blocks[task], scores[task]), answer.detected_task)
 
 

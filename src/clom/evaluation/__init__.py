@@ -1,1 +1,1 @@
-"""From blocks to numbers: every score is computed once, every figure reads from that."""
+"""Evaluation: scores are computed once, and every metric is derived from them."""

@@ -1,7 +1,6 @@
-"""What the paper measures, computed from a scorebook.
+"""The paper's metrics, computed from a scorebook.
 
-Laws that hold for every method and are tested: `TIL + TaskDR - 1 <= CIL <= min(TIL, TaskDR)`, and no calibration ever
-changes TIL.
+For every method, `TIL + TaskDR - 1 <= CIL <= min(TIL, TaskDR)`, and calibration never changes TIL; both are tested.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from clom.ood.rejection import HeldOutScores
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Per test image: is the class right when the task is given (TIL), when it is not (CIL), is the task right?"""
+class Correctness:
+    """Per test image: whether the class is correct with a given task (TIL) and without (CIL), and the detected task."""
 
     til: Tensor
     cil: Tensor
@@ -31,7 +30,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class ClassIncremental:
-    """One way of comparing the blocks of different tasks. Fractions, not percent."""
+    """Class-incremental metrics under one calibration, as fractions."""
 
     cil: float
     cil_by_task: list[float]
@@ -44,7 +43,7 @@ class ClassIncremental:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How things stand after a number of tasks; the first entry of `by_calibration` is the method's own choice."""
+    """Metrics after a number of tasks; the first entry of `by_calibration` is the method's default calibration."""
 
     n_tasks: int
     til: float
@@ -60,18 +59,18 @@ class Evaluation:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Evaluation:
-        ways = {name: ClassIncremental(**way) for name, way in data["by_calibration"].items()}
-        return Evaluation(data["n_tasks"], data["til"], list(data["til_by_task"]), ways)
+        by_calibration = {name: ClassIncremental(**values) for name, values in data["by_calibration"].items()}
+        return Evaluation(data["n_tasks"], data["til"], list(data["til_by_task"]), by_calibration)
 
 
-def answers(blocks: Blocks, labels: Tensor, task: int) -> Answers:
-    """What is answered to images of `task`: Eq. 1 within its block, Eq. 2 over all blocks side by side."""
+def correctness(blocks: Blocks, labels: Tensor, task: int) -> Correctness:
+    """Predictions for images of `task`: Eq. 1 within its block, Eq. 2 over all blocks concatenated."""
     within = blocks[task].argmax(1) == labels
     best = torch.cat(blocks, 1).argmax(1)
     ends = torch.tensor([block.shape[1] for block in blocks]).cumsum(0)
     detected = torch.bucketize(best, ends, right=True)
     start = int(ends[task]) - blocks[task].shape[1]
-    return Answers(within, best == start + labels, detected)
+    return Correctness(within, best == start + labels, detected)
 
 
 def max_logit(block: Tensor) -> Tensor:
@@ -83,19 +82,19 @@ def max_softmax(block: Tensor) -> Tensor:
 
 
 def auc(own: Tensor, other: Tensor) -> float:
-    """P(own > other) + P(own = other) / 2: the area under the ROC curve, whichever side is called positive."""
+    """P(own > other) + P(own = other) / 2: the area under the ROC curve, which is the same if the sides are swapped."""
     own, ranked = own.double(), other.double().sort().values
     if not len(own) or not len(ranked) or own.isnan().any() or ranked.isnan().any():
-        raise ValueError("an AUC needs scores on both sides, all of them numbers")
+        raise ValueError("AUC needs scores on both sides, without NaN")
     below, not_above = (torch.searchsorted(ranked, own, right=right).double() for right in (False, True))
     return float((below + not_above).mean() / (2 * len(ranked)))
 
 
 def fpr95(own: Tensor, other: Tensor, accepted: float = 0.95) -> float:
-    """How much of `other` passes a threshold that at least 95% of `own` pass (score >= threshold).
+    """The fraction of `other` above the threshold that at least 95% of `own` reach (score >= threshold).
 
-    Positive is what belongs to the task, as in the CLOM paper; OpenOOD and pytorch-ood call the others positive, which
-    gives another number.
+    In-distribution images are positive, as in the CLOM paper; OpenOOD and pytorch-ood take OOD images as positive,
+    which results in a different value.
     """
     n_accepted = max(1, math.ceil(accepted * len(own) - 1e-9))
     threshold = own.double().sort(descending=True).values[n_accepted - 1]
@@ -103,11 +102,11 @@ def fpr95(own: Tensor, other: Tensor, accepted: float = 0.95) -> float:
 
 
 def aupr(own: Tensor, other: Tensor) -> float:
-    """Average precision with what belongs to the task as positive ("AUPR-in").
+    """Average precision with in-distribution images as positive ("AUPR-in").
 
-    With the others as positive ("AUPR-out") it is `aupr(-other, -own)`. Chance level is the share of positives.
+    With OOD images as positive ("AUPR-out") it is `aupr(-other, -own)`. Chance level is the share of positives.
     """
-    from sklearn.metrics import average_precision_score  # slow to import, and only evaluation needs it
+    from sklearn.metrics import average_precision_score  # slow to import and only needed here
 
     truth = torch.cat([torch.ones(len(own)), torch.zeros(len(other))])
     return float(average_precision_score(truth.numpy(), torch.cat([own, other]).double().numpy()))
@@ -117,7 +116,7 @@ Grid = list[list[float]]
 
 
 def pair_grid(scores_by_test: Sequence[Sequence[Tensor]], measure: Callable[[Tensor, Tensor], float]) -> Grid:
-    """`[i][j]`: how well task i's model tells its own test images from task j's; `scores_by_test[test][model]`."""
+    """`[i][j]`: how well task i's model separates its own test images from task j's; `scores_by_test[test][model]`."""
     n_tasks = len(scores_by_test)
     own = [scores_by_test[task][task] for task in range(n_tasks)]
     return [[1.0 if i == j else measure(own[i], scores_by_test[j][i]) for j in range(n_tasks)] for i in range(n_tasks)]
@@ -128,7 +127,7 @@ def auc_grid(blocks_by_test: Sequence[Blocks], score: Callable[[Tensor], Tensor]
 
 
 def mean_of_pairs(grid: Sequence[Sequence[float]], alone: float) -> float:
-    """Mean over j != i, then over i; `alone` for a single task, which has nothing to be told from."""
+    """Mean over j != i, then over i; `alone` if there is only one task."""
     n_tasks = len(grid)
     if n_tasks < 2:
         return alone
@@ -141,18 +140,18 @@ def mean_auc(grid: Sequence[Sequence[float]]) -> float:
 
 @dataclass(frozen=True)
 class Rejection:
-    """What happens when images that look like nothing learned are rejected. Rates are fractions of the images."""
+    """Rejection rates of OOD detection at a threshold, as fractions of the images."""
 
     wanted: float
     threshold: float
     own: float
-    """Of test images of the learned tasks: false rejections."""
+    """Test images of the learned tasks: false rejections."""
     external: dict[str, float]
-    """Of images of other sets: right rejections."""
+    """Images of other data sets: correct rejections."""
 
 
 def rejection(validation: Tensor, test: Tensor, external: Mapping[str, Tensor], wanted: float) -> Rejection:
-    """Choose the threshold on validation images of the learned tasks, and see what it rejects."""
+    """Rejection rates at the threshold chosen on validation images of the learned tasks, with target rate `wanted`."""
     threshold = HeldOutScores.of(validation.tolist()).threshold(wanted)
 
     def rejected(scores: Tensor) -> float:
@@ -162,23 +161,26 @@ def rejection(validation: Tensor, test: Tensor, external: Mapping[str, Tensor], 
 
 
 def evaluate(book: Scorebook, calibrations: Mapping[str, Affine]) -> Evaluation:
-    """Everything about the tasks learned so far, for every calibration, from the scores that are there."""
+    """All metrics of the tasks learned so far, for every calibration, from the scorebook's scores."""
     raw = book.all_blocks()
-    til = [answers(raw[test], book.labels(test), test).til for test in range(book.n_tasks)]
-    ways = {name: _class_incremental(book, [way(blocks) for blocks in raw]) for name, way in calibrations.items()}
-    return Evaluation(book.n_tasks, _mean(torch.cat(til)), [_mean(right) for right in til], ways)
+    til = [correctness(raw[test], book.labels(test), test).til for test in range(book.n_tasks)]
+    by_calibration = {
+        name: _class_incremental(book, [calibration(blocks) for blocks in raw])
+        for name, calibration in calibrations.items()
+    }
+    return Evaluation(book.n_tasks, _mean(torch.cat(til)), [_mean(correct) for correct in til], by_calibration)
 
 
 def _class_incremental(book: Scorebook, blocks: Sequence[Blocks]) -> ClassIncremental:
-    given = [answers(blocks[test], book.labels(test), test) for test in range(book.n_tasks)]
+    by_test = [correctness(blocks[test], book.labels(test), test) for test in range(book.n_tasks)]
     detected = [
-        torch.bincount(answer.detected_task, minlength=book.n_tasks).double() / len(answer.til) for answer in given
+        torch.bincount(result.detected_task, minlength=book.n_tasks).double() / len(result.til) for result in by_test
     ]
-    right_task = torch.cat([answer.detected_task == test for test, answer in enumerate(given)])
+    correct_task = torch.cat([result.detected_task == test for test, result in enumerate(by_test)])
     return ClassIncremental(
-        cil=_mean(torch.cat([answer.cil for answer in given])),
-        cil_by_task=[_mean(answer.cil) for answer in given],
-        task_detection=_mean(right_task),
+        cil=_mean(torch.cat([result.cil for result in by_test])),
+        cil_by_task=[_mean(result.cil) for result in by_test],
+        task_detection=_mean(correct_task),
         auc_maxlogit=mean_auc(auc_grid(blocks, max_logit)),
         auc_msp=mean_auc(auc_grid(blocks, max_softmax)),
         task_confusion=[row.tolist() for row in detected],
@@ -186,16 +188,16 @@ def _class_incremental(book: Scorebook, blocks: Sequence[Blocks]) -> ClassIncrem
 
 
 def forgetting(history: Sequence[Evaluation]) -> float:
-    """Mean over all tasks but the last of: accuracy right after learning it - accuracy at the end (TIL)."""
+    """Mean over all tasks but the last of TIL accuracy right after learning the task minus TIL accuracy at the end."""
     last = history[-1].til_by_task
-    lost = [history[task].til_by_task[task] - last[task] for task in range(len(last) - 1)]
-    return sum(lost) / len(lost) if lost else 0.0
+    drops = [history[task].til_by_task[task] - last[task] for task in range(len(last) - 1)]
+    return sum(drops) / len(drops) if drops else 0.0
 
 
 def average_incremental(history: Sequence[Evaluation], of: Callable[[Evaluation], float]) -> float:
-    """Mean over tasks of the average accuracy right after each."""
+    """Average incremental accuracy: the mean over tasks of the accuracy `of` the evaluation after each."""
     return sum(of(evaluation) for evaluation in history) / len(history)
 
 
-def _mean(right: Tensor) -> float:
-    return float(right.double().mean())
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean())

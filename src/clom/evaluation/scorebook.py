@@ -1,4 +1,4 @@
-"""All scores of a run: which task's model says what about which test set."""
+"""The scorebook: scores of every task's model on every test set."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from clom.nets.data_parallel import split_over_ranks
 
 
 class Scorebook:
-    """Raw blocks by (task model, test set). Entries of methods with exact memory are computed once in a run's life."""
+    """Uncalibrated score blocks by (task model, test set). With exact memory, each block is computed only once."""
 
     def __init__(self, tests: Sequence[Images]) -> None:
         self.tests = tests
         self.n_tasks = 0
         self.passes = 0
-        """How many (task model, test set) pairs were computed so far."""
+        """Number of (task model, test set) pairs computed so far."""
         self._scores: dict[tuple[int, int], Tensor] = {}
 
     def update(self, method: Method) -> None:
-        """After a task: score the test sets of all learned tasks with all learned tasks' models."""
+        """Call after each task: score the test sets of all learned tasks with the models of all learned tasks."""
         self.n_tasks = len(method.tasks)
         for test in range(self.n_tasks):
             pixels = self.tests[test].pixels
@@ -43,11 +43,11 @@ class Scorebook:
                     self._scores[model, test] = split_over_ranks(partial(method.block, task=model), pixels)
 
     def blocks(self, test: int) -> Blocks:
-        """What all learned tasks' models say about one test set, side by side."""
+        """The blocks of all learned tasks' models on one test set."""
         return [self._scores[model, test] for model in range(self.n_tasks)]
 
     def labels(self, test: int) -> Tensor:
-        """The right classes of one test set, counted within its task."""
+        """The labels of one test set, numbered within its task."""
         return self.tests[test].labels
 
     def all_blocks(self) -> list[Blocks]:
@@ -55,9 +55,9 @@ class Scorebook:
         return [self.blocks(test) for test in range(self.n_tasks)]
 
     def restore(self, blocks: Sequence[Blocks]) -> None:
-        """Take back what `all_blocks` gave: `[test][model]`. Scores of other test images are refused."""
+        """Restore the result of `all_blocks`, `[test][model]`. Raises for scores of other test images."""
         for test, row in enumerate(blocks):
             if test >= len(self.tests) or any(len(block) != len(self.tests[test]) for block in row):
-                raise UserError("The stored scores do not belong to these test images. Start the run anew.")
+                raise UserError("The stored scores do not belong to these test images. Restart the run.")
         self.n_tasks = len(blocks)
         self._scores = {(model, test): block for test, row in enumerate(blocks) for model, block in enumerate(row)}

@@ -1,4 +1,4 @@
-"""How often a task predictor finds the task, and how often the class is right as well.
+"""Accuracy of task predictors: correct task, and correct task and class.
 
 Tested by tests/ood/test_predictors.py.
 """
@@ -17,7 +17,7 @@ from clom.ood.predictors import TaskPredictor
 
 @dataclass(frozen=True)
 class Outcome:
-    """Fractions over the test images of all tasks."""
+    """Accuracies over the test images of all tasks, as fractions."""
 
     task_detection: float
     cil: float
@@ -26,10 +26,10 @@ class Outcome:
 def outcome(
     predictor: TaskPredictor, blocks: Sequence[Blocks], scores: Sequence[Tensor], labels: Sequence[Tensor]
 ) -> Outcome:
-    """Entry j of all three sequences is about task j's test images."""
-    task_right, both_right = [], []
-    for task, right in enumerate(labels):
-        found = predictor.tasks(blocks[task], scores[task]) == task
-        task_right.append(found)
-        both_right.append(found & (blocks[task][task].argmax(1) == right))
-    return Outcome(float(torch.cat(task_right).double().mean()), float(torch.cat(both_right).double().mean()))
+    """Evaluate a predictor; entry j of each sequence belongs to task j's test images."""
+    task_correct, both_correct = [], []
+    for task, truth in enumerate(labels):
+        correct = predictor.tasks(blocks[task], scores[task]) == task
+        task_correct.append(correct)
+        both_correct.append(correct & (blocks[task][task].argmax(1) == truth))
+    return Outcome(float(torch.cat(task_correct).double().mean()), float(torch.cat(both_correct).double().mean()))
