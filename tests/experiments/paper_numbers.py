@@ -67,7 +67,7 @@ MEMORY = by_classes(200, 2000)
 CALIBRATED = {
     "calibration": "memory",
     "memory_per_class": SAMPLES_PER_CLASS,
-    **under("memory_fit", {"iterations": 160, "lr": 0.01, "batch": 32, "momentum": 0.8}),
+    **under("memory_fit", {"solver": "paper", "iterations": 160, "lr": 0.01, "batch": 32, "momentum": 0.8}),
 }
 # "Training Details": LARS, 0.1 to 1.0 over 10 epochs, then cosine; the classifier by SGD, x0.1 at 60, 75 and 90.
 WARM_COSINE = {"kind": "cosine", "warmup": 10, "start": 0.1, "horizon": 700}
@@ -94,7 +94,6 @@ def contrastive(batch: Any, weight_decay: float) -> Numbers:
 # Appendix "Hyper-parameters": lambda_1, lambda_t and the batch of each experiment, s = 700, tau = 0.07, crop from 0.08.
 CLOM = {
     **CALIBRATED,
-    "memory_fit.solver": "sgd",
     "attention.s_max": 700,
     "attention.sparsity_first": Each((0.25, 1.0, 1.5, 3.5, 0.75, 1.0)),
     "attention.sparsity_rest": Each((0.1, 0.75, 1.0, 2.5, 0.75, 0.75)),
@@ -105,7 +104,6 @@ CLOM = {
 # HAT (joansj/hat), training loop: SGD without momentum or decay, up to 200 epochs, no augmentation.
 HAT = {
     **CALIBRATED,
-    "memory_fit.solver": "exact",
     "attention.s_max": 400,
     "attention.sparsity_first": 0.75,
     "attention.sparsity_rest": 0.75,
@@ -139,7 +137,6 @@ TABLE: dict[str, Numbers] = {
     # SupSup, equations (rho) and training loop; the launcher's 250 epochs, random crops of 4 pixels (MNIST: 2), flips.
     "supsup": {
         **CALIBRATED,
-        "memory_fit.solver": "exact",
         "supermask.sparsity": 32,
         **under("learning.plan", plan(250, 128, "cosine", every="step")),
         **under("learning.optimiser", adam(1e-3, 1e-4)),
@@ -149,7 +146,6 @@ TABLE: dict[str, Numbers] = {
     # SupSup (OOD in CLOM), "Training loop (fork)": CLOM's, with a decay of 1e-4 in both steps, and batch 32 for MNIST.
     "supsup-ood": {
         **CALIBRATED,
-        "memory_fit.solver": "exact",
         "supermask.sparsity": 32,
         **under("learning", contrastive(batch=mnist_or(32, 128), weight_decay=1e-4)),
     },

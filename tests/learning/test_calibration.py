@@ -96,6 +96,8 @@ def test_cross_task_finds_the_minimum_and_uses_scores_of_other_tasks() -> None:
 def test_cross_task_needs_the_exact_solver() -> None:
     with pytest.raises(ValueError, match="solver: exact"):
         CalibrationSettings(cross_task=0.1, solver="sgd")
+    with pytest.raises(ValueError, match="solver: exact"):
+        CalibrationSettings(cross_task=0.1, solver="paper")
 
 
 def test_identity_changes_nothing() -> None:
@@ -151,7 +153,7 @@ def test_exact_is_a_minimum() -> None:
             assert loss(fitted.scales, shifts) > best
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["exact", "sgd"]), st.integers(1, 4), st.integers(1, 6))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["exact", "sgd", "paper"]), st.integers(1, 4), st.integers(1, 6))
 @settings(max_examples=25, deadline=None)
 def test_scales_are_positive_and_til_never_changes(seed: int, solver: str, n_tasks: int, n_images: int) -> None:
     randomness = seeded(seed)
@@ -188,6 +190,35 @@ def test_sgd_takes_the_papers_number_of_steps_and_batches(monkeypatch: pytest.Mo
     assert sizes == [35] * 160
 
 
+@pytest.mark.parametrize("scales", [torch.ones(3), SCALES])
+def test_the_papers_sgd_by_hand(scales: Tensor) -> None:
+    """Eq. 9 with its gradient written out: sigma and mu themselves, from 1 and 0, batches of 32 and what is left."""
+    memory, labels = comparable(20)
+    blocks = [block.double() for block in Affine(scales, SHIFTS)(memory)]
+    how = CalibrationSettings(solver="paper")
+    assert (how.iterations, how.lr, how.batch, how.momentum) == (160, 0.01, 32, 0.8)
+
+    scores, tasks = torch.cat(blocks, 1), torch.arange(3).repeat_interleave(torch.tensor(SIZES))
+    numbers = torch.stack([torch.ones(3), torch.zeros(3)]).double()  # sigma, mu
+    velocity, order, randomness = torch.zeros(2, 3).double(), torch.empty(0, dtype=torch.int64), seeded()
+    for _ in range(160):
+        if not len(order):
+            order = torch.randperm(60, generator=randomness)
+        batch, order = order[:32], order[32:]
+        wrong = (numbers[0][tasks] * scores[batch] + numbers[1][tasks]).softmax(1) - F.one_hot(labels[batch], 7)
+        by_task = torch.zeros(2, 3).double()
+        by_task[0].index_add_(0, tasks, (wrong * scores[batch]).mean(0))
+        by_task[1].index_add_(0, tasks, wrong.mean(0))
+        velocity = 0.8 * velocity + by_task
+        numbers -= 0.01 * velocity
+        numbers[0].clamp_(min=1e-3)
+
+    fitted = fit_to_memory(blocks, labels, how, seeded())
+    assert torch.allclose(fitted.scales.double(), numbers[0], rtol=1e-6, atol=1e-7)
+    assert torch.allclose(fitted.shifts.double(), numbers[1], rtol=1e-6, atol=1e-7)
+    assert bool((numbers[0] != 1).all())
+
+
 def test_more_sgd_lowers_the_loss() -> None:
     memory, labels = comparable(20)
     blocks = distorted(memory)
@@ -201,7 +232,7 @@ def test_more_sgd_lowers_the_loss() -> None:
     assert loss(40) < start
 
 
-@pytest.mark.parametrize("solver", ["exact", "sgd"])
+@pytest.mark.parametrize("solver", ["exact", "sgd", "paper"])
 def test_same_randomness_same_result(solver: str) -> None:
     memory, labels = comparable(20)
     settings = CalibrationSettings.model_validate({"solver": solver})
@@ -218,7 +249,7 @@ def test_fitting_does_not_modify_the_blocks() -> None:
         assert torch.equal(old, new)
 
 
-@pytest.mark.parametrize("solver", ["exact", "sgd"])
+@pytest.mark.parametrize("solver", ["exact", "sgd", "paper"])
 def test_an_empty_buffer_gives_the_identity(solver: str) -> None:
     """The first point of the paper's memory ablation: no samples, so the logits are unchanged."""
     settings = CalibrationSettings.model_validate({"solver": solver})
