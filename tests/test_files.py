@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clom.errors import DataError
-from clom.files import check_regular, parse_json, read_bytes, read_text
+from clom.files import check_regular, parse_json, read_bytes, read_json, read_text, write_json
 
 
 def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
@@ -52,3 +52,16 @@ def test_names_that_no_system_allows(tmp_path: Path, name: str) -> None:
 def test_json_is_a_value_or_a_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):
         parse_json(text)
+
+
+def test_names_and_values_come_back(tmp_path: Path) -> None:
+    write_json(tmp_path / "a" / "file.json", {"é": [1, None]})
+    assert read_json(tmp_path / "a" / "file.json") == {"é": [1, None]}
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file.json"]
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "3", "{", "[" * 10**5])
+def test_a_file_of_anything_else_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "file.json").write_text(content)
+    with pytest.raises(DataError, match=r"file\.json"):
+        read_json(tmp_path / "file.json")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,21 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The names and values that a JSON file holds."""
+    try:
+        content = parse_json(read_text(path))
+    except ValueError as problem:
+        raise DataError(f"{path} cannot be read ({problem}).") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is damaged: it should hold names and values.")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def write_atomically(path: Path, content: bytes) -> None:

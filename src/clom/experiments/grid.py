@@ -18,6 +18,7 @@ from clom.experiments.catalogue import Budget, anchored
 from clom.experiments.config import RunConfig, resolve
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.run import is_finished
+from clom.files import write_atomically
 from clom.methods.registry import PAPER_METHODS
 from clom.plugins import loaded
 from clom.settings import Settings, explain
@@ -102,7 +103,7 @@ def execute_command(command: Sequence[str], folder: Path) -> bool:
         return True
     lines = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
     reason = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-    (folder / "failure.txt").write_text(f"exit code {done.returncode}: {reason}\n", encoding="utf-8")
+    write_atomically(folder / "failure.txt", f"exit code {done.returncode}: {reason}\n".encode())
     return False
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from clom.errors import UserError, shorten
 from clom.experiments.ledger_schema import check_row
 from clom.experiments.task_result import TaskResult
-from clom.files import parse_json, read_text, write_atomically
+from clom.files import parse_json, read_json, read_text, write_atomically
 
 FIGURES = (
     "til",
@@ -62,9 +62,7 @@ class Row:
             if not (folder / name).exists():
                 raise UserError(f"{folder} is not a finished run: it has no {name}.")
         try:
-            summary, environment = (
-                parse_json(read_text(folder / name)) for name in ("summary.json", "environment.json")
-            )
+            summary, environment = (read_json(folder / name) for name in ("summary.json", "environment.json"))
             lines = read_text(folder / "metrics.jsonl").splitlines()
             history = [TaskResult.from_line(line).evaluation for line in lines]
             row = Row(

@@ -6,7 +6,6 @@ Tested by tests/experiments/test_run_resume.py.
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -18,9 +17,9 @@ import torch
 from clom import machine
 from clom.data.images import Images
 from clom.data.stream import Stream
-from clom.errors import UserError
+from clom.errors import DataError, UserError
 from clom.experiments.config import RunConfig
-from clom.files import write_atomically
+from clom.files import read_json, write_json
 from clom.launch import read_launch
 
 _DECISIVE = (
@@ -66,7 +65,7 @@ def record(
     earlier = list(before.get("earlier", []))
     if before and any(before.get(name) != now[name] for name in _DECISIVE):
         earlier.append({name: before.get(name) for name in _DECISIVE})
-    write_atomically(path, (json.dumps(now | {"earlier": earlier}, indent=1) + "\n").encode())
+    write_json(path, now | {"earlier": earlier})
 
 
 def recorded(folder: Path) -> dict[str, Any]:
@@ -92,7 +91,6 @@ def _all_images(stream: Stream) -> Iterable[Images]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path)
+    except DataError:
         return {}  # it only tells about an earlier attempt
-    return content if isinstance(content, dict) else {}

@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from clom.experiments.config import RunConfig, require_plugins
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.task_result import TaskResult as TaskResult
 from clom.experiments.task_result import read_results as read_results
-from clom.files import write_atomically, writing
+from clom.files import write_atomically, write_json, writing
 from clom.launch import read_launch
 from clom.learning.context import TrainingContext
 from clom.learning.precision import Precision, choose_precision, network_pass
@@ -115,7 +114,7 @@ def execute(
             on_task(results[-1], len(stream))
         summary = _summary(config, method, results)
         with writing(folder, GO_ON):
-            write_atomically(folder / "summary.json", _json(summary))
+            write_json(folder / "summary.json", summary)
     return RunResult(folder, config, stream.class_names, results, summary)
 
 
@@ -251,7 +250,3 @@ def _summary(config: RunConfig, method: Method, results: list[TaskResult]) -> di
         "cpu_minutes": sum(result.cpu_minutes for result in results),
         "peak_memory_gb": round((machine.peak_memory_bytes() or 0) / 1e9, 2),
     }
-
-
-def _json(data: dict[str, Any]) -> bytes:
-    return (json.dumps(data, indent=1) + "\n").encode()

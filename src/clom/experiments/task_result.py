@@ -57,15 +57,15 @@ class TaskResult:
         return result
 
 
-def read_results(path: Path, n_tasks: int) -> list[TaskResult]:
-    """The first lines of `metrics.jsonl`, one for each task of the model beside it."""
+def read_results(path: Path, n_tasks: int | None = None) -> list[TaskResult]:
+    """The lines of `metrics.jsonl`; those of the first tasks if the model beside it has `n_tasks`."""
     try:
         lines = read_text(path).splitlines()[:n_tasks]
         results = [_checked(TaskResult.from_line(line), n) for n, line in enumerate(lines, start=1)]
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as problem:
         why = shorten(" ".join(str(problem).split()), 300)
         raise UserError(f"{path} cannot be read ({why}). Remove the run's folder to start anew.") from None
-    if len(results) != n_tasks:
+    if n_tasks is not None and len(results) != n_tasks:
         raise UserError(f"{path} tells of {len(results)} tasks, the model beside it of {n_tasks}. Start the run anew.")
     return results
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,8 +14,10 @@ from safetensors.torch import save_file
 
 from clom.cli import main
 from clom.errors import UserError
+from clom.evaluation.metrics import ClassIncremental, Evaluation
 from clom.experiments.config import resolve
 from clom.experiments.ledger import add
+from clom.experiments.task_result import TaskResult
 from clom.reporting.figures import across_runs as plots
 from clom.reporting.figures import run_details as run_plots
 from clom.reporting.paper.numbers import Results, method_order
@@ -36,6 +38,14 @@ def check(paths: list[Path]) -> None:
                 assert len(colours) > 20
 
 
+def result(n_tasks: int) -> TaskResult:
+    rates = [0.9] * n_tasks
+    way = ClassIncremental(0.9, rates, 0.9, 0.9, 0.9, [rates] * n_tasks)
+    return TaskResult(
+        Evaluation(n_tasks, 0.9, rates, {"none": way}), 1.0, 1.0, {"conv1": 0.3 * n_tasks, "fc": 0.1 * n_tasks}
+    )
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """What a finished run of three tasks leaves, as far as figures read it."""
@@ -44,8 +54,7 @@ def run(tmp_path: Path) -> Path:
     config = resolve("digits-5t", budget="smoke").model_dump(mode="json")
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     (folder / "summary.json").write_text("{}", encoding="utf-8")
-    lines = [json.dumps({"capacity": {"conv1": 0.3 * task, "fc": 0.1 * task}}) for task in (1, 2, 3)]
-    (folder / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "metrics.jsonl").write_text("".join(result(task).to_line() for task in (1, 2, 3)), encoding="utf-8")
     random = torch.Generator().manual_seed(0)
     blocks = {
         f"{model}.{test}": torch.randn(20, 2, generator=random) + 3 * (model == test)
@@ -100,7 +109,7 @@ def test_augmentations_of_a_photo_and_of_grey_digits(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="no runs"):
         plots.draw_from_ledger("forgetting", [made_up()], tmp_path, "paper")
-    (run / "metrics.jsonl").write_text('{"capacity": {}}', encoding="utf-8")
+    (run / "metrics.jsonl").write_text(replace(result(1), capacity={}).to_line(), encoding="utf-8")
     with pytest.raises(UserError, match="no gates"):
         run_plots.draw_capacity(run, tmp_path)
     for words in (["capacity"], ["forgetting", str(run)], ["scores", str(tmp_path)], ["histogram"]):

@@ -14,7 +14,7 @@ from clom.experiments.analysis.task_outputs import OutputBook
 from clom.experiments.config import RunConfig
 from clom.experiments.ledger import Row
 from clom.experiments.run import TaskResult, read_finished, read_results
-from clom.files import parse_json, read_text
+from clom.files import read_json
 from clom.learning.calibration import Affine
 from clom.methods.families.base import Blocks, Method
 from clom.storage.model_file import load_model
@@ -71,7 +71,7 @@ def read_run(folder: Path) -> FinishedRun:
     method = load_model(folder / "model.safetensors")
     n_tasks = len(method.tasks)
     tasks = read_results(folder / "metrics.jsonl", n_tasks)
-    scores = _json(folder / "scores.json") if (folder / "scores.json").exists() else None
+    scores = read_json(folder / "scores.json") if (folder / "scores.json").exists() else None
     kept = OutputBook(folder, method)
     validation = [kept.stored(f"validation {task}") for task in range(n_tasks)]
     names = (scores or {}).get("external", {})
@@ -81,8 +81,8 @@ def read_run(folder: Path) -> FinishedRun:
     run = FinishedRun(
         folder,
         config,
-        _json(folder / "environment.json"),
-        _json(folder / "summary.json"),
+        read_json(folder / "environment.json"),
+        read_json(folder / "summary.json"),
         tasks,
         method,
         read_scores(folder / "scores.safetensors", [task.n_classes for task in method.tasks]),
@@ -92,13 +92,3 @@ def read_run(folder: Path) -> FinishedRun:
     )
     Row.of_run(folder)  # what the summary and the environment hold is checked by whoever records it
     return run
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(read_text(path))
-    except ValueError as problem:
-        raise UserError(f"{path} cannot be read ({problem}).") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it should hold names and values.")
-    return content

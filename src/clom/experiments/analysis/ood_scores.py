@@ -15,7 +15,6 @@ A head over rotations is read at rotation 0 where a score needs a linear head on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,7 +35,7 @@ from clom.experiments.analysis.task_outputs import OutputBook, unmet
 from clom.experiments.catalogue import experiment_names, read_experiment
 from clom.experiments.config import RunConfig
 from clom.experiments.run import read_finished
-from clom.files import write_atomically
+from clom.files import write_json
 from clom.learning.loop import generator
 from clom.methods.families.base import Blocks, Method, move
 from clom.ood.predictors import Argmax, Standardiser, TaskPredictor
@@ -145,7 +144,7 @@ def score_run(
         exact_memory=method.exact_memory,
         left_out=left_out,
     )
-    write_atomically(folder / "scores.json", (json.dumps(report.to_json(), indent=1) + "\n").encode())
+    write_json(folder / "scores.json", report.to_json())
     return report
 
 

@@ -12,7 +12,6 @@ Tested by tests/reporting/figures/test_across_runs.py.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from clom.data.views import Augmentation, augment, rotate
 from clom.errors import UserError
 from clom.evaluation.metrics import auc_grid, max_logit, mean_auc
 from clom.experiments.config import resolve
-from clom.experiments.run import read_finished
+from clom.experiments.run import read_finished, read_results
 from clom.learning.loop import generator
 from clom.methods.families.base import Blocks
 from clom.reporting.figures.style import BLACK, BLUE, RED, SKY, STYLE, panels, save
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 def draw_capacity(folder: Path, out: Path) -> list[Path]:
     """Share of each gate group's units in use after each task."""
     config = read_finished(folder)
-    history = [json.loads(line)["capacity"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    history = [result.capacity for result in read_results(folder / "metrics.jsonl")]
     if not history[-1]:
         raise UserError(f"'{config.method}' has no gates, so there is no capacity to show of {folder}.")
     groups = list(history[-1])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from matplotlib import pyplot as plt
 
 from clom.experiments.run import RunResult
-from clom.reporting.figures.style import BLUE, GREEN, GREY, ORANGE, STYLE
+from clom.reporting.figures.style import BLUE, GREEN, GREY, ORANGE, STYLE, save
 from clom.reporting.labels import cil_label
 
 if TYPE_CHECKING:
@@ -29,11 +29,7 @@ def draw_run(result: RunResult) -> list[Path]:
             f"forgetting {100 * summary['forgetting']:.1f}",
             fontsize=10,
         )
-        paths = [result.folder / "figure.svg", result.folder / "figure.png"]
-        figure.savefig(paths[0], metadata={"Date": None})
-        figure.savefig(paths[1], dpi=160)
-        plt.close(figure)
-    return paths
+        return save(figure, result.folder, "figure")
 
 
 def _accuracy(axis: Axes, result: RunResult) -> None:

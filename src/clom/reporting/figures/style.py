@@ -8,6 +8,7 @@ Tested by tests/reporting/figures/test_run_overview.py.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ import matplotlib
 
 matplotlib.use("Agg")  # no screen needed
 from matplotlib import pyplot as plt
+
+from clom.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,10 +38,14 @@ STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": Fal
 
 
 def save(figure: Figure, out: Path, name: str) -> list[Path]:
-    out.mkdir(parents=True, exist_ok=True)
-    paths = [out / f"{name}.svg", out / f"{name}.png"]
-    figure.savefig(paths[0], metadata={"Date": None})
-    figure.savefig(paths[1], dpi=160)
+    """As SVG for pages and PNG for everything else."""
+    options: dict[str, dict[str, Any]] = {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 160}}
+    paths = []
+    for kind, how in options.items():
+        content = io.BytesIO()
+        figure.savefig(content, format=kind, **how)
+        paths.append(out / f"{name}.{kind}")
+        write_atomically(paths[-1], content.getvalue())
     plt.close(figure)
     return paths
 
