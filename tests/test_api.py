@@ -1,4 +1,4 @@
-"""From a stream to a model file, as the README shows it."""
+"""From a stream to a model file, as in the README."""
 
 from __future__ import annotations
 

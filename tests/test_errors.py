@@ -1,4 +1,4 @@
-"""The texts that people get for their mistakes."""
+"""Messages for user errors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def test_a_misspelt_name_gets_the_closest_one_and_the_list() -> None:
     assert str(problem) == ("There is no experiment 'MNIST-5'. Did you mean 'mnist-5t'? Known: cifar10-5t, mnist-5t.")
 
 
-def test_a_name_like_no_other_gets_only_the_list() -> None:
+def test_a_name_without_close_match_gets_only_the_list() -> None:
     assert str(unknown("method", "zzz", {"hat": 1, "clom": 2})) == "There is no method 'zzz'. Known: clom, hat."
 
 
-def test_a_data_error_is_the_users_to_fix() -> None:
+def test_a_data_error_is_a_user_error() -> None:
     assert issubclass(DataError, UserError)

@@ -1,4 +1,4 @@
-"""A missing optional package is named together with the command that installs it."""
+"""The error for a missing optional package contains the install command."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def test_the_extras_are_those_of_pyproject() -> None:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_what_is_installed_is_found_under_its_import_name(extra: str) -> None:
+def test_installed_packages_are_found_under_their_import_names(extra: str) -> None:
     require(extra, "This")
 
 
-def test_the_message_names_what_is_missing_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_names_only_the_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     missing = {"fastapi", "python_multipart"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))

@@ -1,4 +1,4 @@
-"""What is read at all: regular files, up to a size, as text where text is wanted."""
+"""Reading files: regular files only, of limited size, UTF-8 text."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from clom.files import check_regular, parse_json, read_bytes, read_json, read_te
 def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
-    assert read_bytes(path, most=5) == b"12345"
+    assert read_bytes(path, limit=5) == b"12345"
     with pytest.raises(DataError, match=r"file is too large: expected at most 4 bytes"):
-        read_bytes(path, most=4)
+        read_bytes(path, limit=4)
 
 
-def test_text_may_begin_with_a_mark_and_must_be_utf_8(tmp_path: Path) -> None:
+def test_text_must_be_utf_8_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes("é".encode("utf-8-sig"))
     assert read_text(path) == "é"
     path.write_bytes(b"\xff")
-    with pytest.raises(DataError, match="not text in UTF-8"):
+    with pytest.raises(DataError, match="not UTF-8 text"):
         read_text(path)
 
 
-def test_folders_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
+def test_folders_pipes_and_devices_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, what in ((tmp_path, "a folder"), (tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device")):
         with pytest.raises(DataError, match=what):
@@ -42,14 +42,14 @@ def test_folders_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["n" * 5000, "zero\0byte"])
-def test_names_that_no_system_allows(tmp_path: Path, name: str) -> None:
+def test_invalid_file_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match="Cannot read"):
         read_bytes(tmp_path / name)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.text() | st.integers(1, 10**5).map(lambda depth: "[" * depth))
-def test_json_is_a_value_or_a_value_error(text: str) -> None:
+def test_parsing_json_raises_only_value_errors(text: str) -> None:
     with contextlib.suppress(ValueError):
         parse_json(text)
 

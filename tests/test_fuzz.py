@@ -1,4 +1,4 @@
-"""A slice of the fuzzer, which has to find nothing, and readers with faults, in which it has to find all of them."""
+"""A short run of the fuzzer, which must find nothing, and faulty readers, in which it must find every fault."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="limits its own memor
 
 
 @linux
-def test_a_slice_of_the_fuzzer_finds_nothing() -> None:
+def test_a_short_run_of_the_fuzzer_finds_nothing() -> None:
     worker = Worker(seed=1)
     try:
         found = list(judged(worker, plan(worker.by_hand, 100, seed=1)))
@@ -86,7 +86,7 @@ def reading_fine(folder: Path) -> None:
         (reading_fine, "read"),
     ],
 )
-def test_every_fault_is_seen(read: Make, kind: str, tmp_path: Path) -> None:
+def test_every_fault_is_detected(read: Make, kind: str, tmp_path: Path) -> None:
     reader = Reader("r", dict, lambda folder, randomness: None, read)  # type: ignore[arg-type]
     assert reading._judge(reader, Case("r", 0), tmp_path, Watch()).kind == kind
 
@@ -98,13 +98,13 @@ def test_commands_are_judged_by_their_exit_code(words: list[str], kind: str, tmp
 
 
 @linux
-def test_the_memory_limit_is_lifted_again() -> None:
+def test_the_memory_limit_is_removed_afterwards() -> None:
     with pytest.raises(MemoryError), limited_memory(10**8):
         bytearray(5 * 10**8)
     assert len(bytearray(5 * 10**8)) == 5 * 10**8
 
 
-def test_a_failed_allocation_is_seen_through_other_errors() -> None:
+def test_a_failed_allocation_is_found_in_the_exception_chain() -> None:
     error = UserError("too large")
     assert not wanted_memory(error)
     error.__context__ = ValueError()
@@ -119,7 +119,7 @@ def test_the_plan_is_shared_evenly_and_repeatable() -> None:
     assert len(set(cases)) == 100
     assert [case.number for case in cases if case.reader == "few"] == list(range(33))
     chosen = [case.number for case in cases if case.reader == "many"]
-    assert sum(number < 500 for number in chosen) == 22  # two thirds by hand, the rest by chance
+    assert sum(number < 500 for number in chosen) == 22  # two thirds handwritten cases, the rest random
     assert cases == plan(by_hand, 100, seed=3)
     assert cases != plan(by_hand, 100, seed=4)
 

@@ -1,4 +1,4 @@
-"""The shape of the source: small folders, short files, a test for every module, and pages that name what exists."""
+"""Source layout: small folders, short files, a test for every module, and docs that name existing modules."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE, TESTS = ROOT / "src" / "clom", ROOT / "tests"
-MOST_MODULES = 14
-MOST_LINES = 350
+MAX_MODULES = 14
+MAX_LINES = 350
 ONE_FILE_EACH = ("cli", "methods")
-"""Folders with a file per command and per system."""
+"""Folders with one file per command and per method."""
 MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if (path.parent / "__init__.py").is_file()]
 
 
@@ -24,17 +24,17 @@ def test_folders_are_small() -> None:
         folder = path.parent.relative_to(SOURCE).as_posix()
         sizes[folder] = sizes.get(folder, 0) + (path.name != "__init__.py")
     assert sizes["data"] > 5
-    too_large = {name: size for name, size in sizes.items() if size > MOST_MODULES and name not in ONE_FILE_EACH}
+    too_large = {name: size for name, size in sizes.items() if size > MAX_MODULES and name not in ONE_FILE_EACH}
     assert too_large == {}
 
 
 def test_files_are_short() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    assert {path.relative_to(SOURCE).as_posix(): count for path, count in lines.items() if count > MOST_LINES} == {}
+    assert {path.relative_to(SOURCE).as_posix(): count for path, count in lines.items() if count > MAX_LINES} == {}
 
 
 @pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=lambda page: page.name)
-def test_pages_name_files_and_modules_that_exist(page: Path) -> None:
+def test_docs_name_files_and_modules_that_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     files = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text)
     names = re.findall(r"\bclom((?:\.[a-z_]+)+)\.\w+`", text)
@@ -87,7 +87,7 @@ def _only_names_others(module: Path) -> bool:
 
 
 def _uses(test: Path, module: Path) -> bool:
-    """Whether it imports the module, or what imports it within its package, or calls it by its name as commands are."""
+    """Whether it imports the module, or something of its package that imports it, or runs it as a command by name."""
     name = _dotted(module)
     found = set().union(*(_imported(path) for path in _with_helpers(test)))
     package = ".".join(name.split(".")[:2])
@@ -112,7 +112,7 @@ def _parsed(path: Path) -> ast.Module:
 
 @cache
 def _imported(path: Path) -> frozenset[str]:
-    """All modules and names that a file imports, wherever in it."""
+    """All modules and names that a file imports, at any level."""
     names = set()
     for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.Import):
@@ -123,7 +123,7 @@ def _imported(path: Path) -> frozenset[str]:
 
 
 def _with_helpers(test: Path) -> set[Path]:
-    """A test and the modules among the tests that it imports, directly or not."""
+    """A test and the test helpers that it imports, directly or indirectly."""
     found, todo = set[Path](), [test]
     while todo:
         path = todo.pop()

@@ -1,3 +1,5 @@
+"""File locks: one holder at a time, released when the holder ends."""
+
 from __future__ import annotations
 
 import os
@@ -21,33 +23,33 @@ with Lock(Path(sys.argv[1])):
 """
 
 
-def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
+def test_the_error_of_a_second_holder_names_the_first(tmp_path: Path) -> None:
     path = tmp_path / "my.clom"
     message = f"my.clom is being taught by process {os.getpid()}. Wait"
     with Lock(path), pytest.raises(UserError, match=message), Lock(path):
         pytest.fail("two at once")
 
 
-def test_it_is_free_again_afterwards_and_leaves_no_file(tmp_path: Path) -> None:
+def test_it_is_released_and_leaves_no_file(tmp_path: Path) -> None:
     for _ in range(2):
         with Lock(tmp_path / "new" / "run", doing="run") as lock:
             assert lock.file.read_text() == str(os.getpid())
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_an_error_inside_frees_it(tmp_path: Path) -> None:
+def test_an_exception_releases_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="inside"), Lock(tmp_path / "a"):
         raise ValueError("inside")
     with Lock(tmp_path / "a"):
         pass
 
 
-def test_other_things_are_not_locked(tmp_path: Path) -> None:
+def test_locks_of_different_paths_are_independent(tmp_path: Path) -> None:
     with Lock(tmp_path / "a"), Lock(tmp_path / "b"):
         pass
 
 
-def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
+def test_killing_the_holder_releases_it(tmp_path: Path) -> None:
     path = tmp_path / "my.clom"
     other = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
@@ -61,7 +63,7 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
         pass
 
 
-def test_both_names_of_one_file_are_one_lock(tmp_path: Path) -> None:
+def test_a_symbolic_link_shares_the_lock_of_its_target(tmp_path: Path) -> None:
     (tmp_path / "model").touch()
     (tmp_path / "link").symlink_to("model")
     with Lock(tmp_path / "model"), pytest.raises(UserError, match="link is being taught"), Lock(tmp_path / "link"):

@@ -15,5 +15,5 @@ def test_the_module_is_the_command() -> None:
     assert "rnu" in done.stderr
 
 
-def test_importing_it_runs_nothing() -> None:
+def test_importing_it_does_not_run_the_command() -> None:
     assert vars(clom.__main__)["main"].__module__ == "clom.cli"

@@ -1,4 +1,4 @@
-"""What is built and installed: name, version, data files; and no text that installs somebody else's package."""
+"""The distribution: name, version, data files; and no text that would install an unrelated package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = {".css", ".html", ".ipynb", ".jinja", ".js", ".md", ".py", ".sh", ".svg"
 # The name on the index belongs to an unrelated project, and ours is not published.
 NAME = r"clom(?:[-_]learn)?(?![\w/-])(?!\.\w)"
 INSTALLS_A_STRANGER = re.compile(
-    rf"\b(?:install|add)\s+['\"]?{NAME}"  # also where a line was wrapped
+    rf"\b(?:install|add)\s+['\"]?{NAME}"  # also across a line break
     rf"|\binstall\b[^\n;&|#`]*[ \t'\"]{NAME}"
     r"|\bclom\\?\[[a-z]"  # an extra of that project
 )
@@ -43,11 +43,11 @@ def text_files() -> Iterator[Path]:
 
 
 def joined(text: str) -> str:
-    """String literals that Python joins are one text."""
+    """Join adjacent Python string literals."""
     return re.sub(r"(['\"])\s*\n\s*[fr]*\1", "", text)
 
 
-def test_no_text_installs_a_strangers_package() -> None:
+def test_no_text_installs_an_unrelated_package() -> None:
     files = list(text_files())
     assert {"README.md", "Makefile", "serving.md", "grid.py", "index.html", "run"} <= {path.name for path in files}
     found = [

@@ -1,4 +1,4 @@
-"""Setting part of a group changes that part alone."""
+"""Settings: defaults of nested groups, former names, and rejection of unknown names."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Outer(Settings):
     either: One | Two = One(n=7, m=8)
 
 
-def test_the_rest_of_a_group_stays_as_its_owner_has_it() -> None:
+def test_setting_part_of_a_group_keeps_the_outer_defaults_of_the_rest() -> None:
     outer = Outer.model_validate({"middle": {"inner": {"b": 5}}})
     assert outer.middle.inner == Inner(a=100, b=5)
     assert Middle.model_validate({"inner": {"kind": "y"}}).inner == Inner(a=10, b=20, kind="y")
     assert Middle.model_validate({}).inner == Inner(a=10, b=20)
 
 
-def test_another_kind_of_group_starts_from_its_own_defaults() -> None:
+def test_a_different_kind_of_group_starts_from_its_own_defaults() -> None:
     assert Outer.model_validate({"either": {"n": 3}}).either == One(n=3, m=8)
     assert Outer.model_validate({"either": {"kind": "two"}}).either == Two()
     assert Outer.model_validate({"either": {"kind": "one", "m": 4}}).either == One(n=7, m=4)
@@ -68,13 +68,13 @@ def test_former_names_are_accepted_at_every_depth() -> None:
     assert Renamed.model_validate({"old": 5}).model_dump() == {"new": 5, "other": 2}
 
 
-def test_misspelt_names_are_refused_at_every_depth() -> None:
+def test_misspelt_names_are_rejected_at_every_depth() -> None:
     wrong: object
     for wrong in ({"midle": {}}, {"middle": {"iner": {}}}, {"middle": {"inner": {"c": 1}}}, {"either": {"q": 1}}):
         with pytest.raises(ValidationError):
             Outer.model_validate(wrong)
 
 
-def test_what_was_dumped_can_be_read_again() -> None:
+def test_json_round_trip() -> None:
     outer = Outer.model_validate({"middle": {"inner": {"b": 5}}, "either": {"kind": "two", "n": 9}})
     assert Outer.model_validate(outer.model_dump(mode="json")) == outer

@@ -1,4 +1,4 @@
-"""Requests to end are noted first and obeyed at a safe moment; the second one is obeyed at once."""
+"""The first stop signal sets a flag, the second raises immediately."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from clom.stopping import Stopped, StopRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_waits_and_the_second_does_not(number: signal.Signals) -> None:
+def test_only_the_second_signal_raises_immediately(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with StopRequest() as stop:
-        stop.obey()  # nobody asked so far
+        stop.raise_if_requested()  # no signal yet
         os.kill(os.getpid(), number)
-        assert stop.made
+        assert stop.requested
         with pytest.raises(Stopped) as stopped:
-            stop.obey()
+            stop.raise_if_requested()
         assert stopped.value.number == number
         with pytest.raises(Stopped):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
 
 
-def test_it_is_what_ctrl_c_is() -> None:
+def test_it_is_a_keyboard_interrupt() -> None:
     assert issubclass(Stopped, KeyboardInterrupt)
 
 
-def test_other_threads_may_use_it_without_signals() -> None:
-    made: list[bool] = []
+def test_it_works_without_signals_in_other_threads() -> None:
+    requested: list[bool] = []
 
     def work() -> None:
         with StopRequest() as stop:
-            made.append(stop.made)
+            requested.append(stop.requested)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert made == [False]
+    assert requested == [False]

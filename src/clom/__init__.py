@@ -68,8 +68,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when first used: torch takes a second, and `clom --help` should not.
+    # Imported lazily: torch takes a second, and `clom --help` must not.
     if name in __all__:
-        place = "clom.estimator.classifier" if name == "ClomClassifier" else "clom.api"
-        return getattr(import_module(place), name)
+        module = "clom.estimator.classifier" if name == "ClomClassifier" else "clom.api"
+        return getattr(import_module(module), name)
     raise AttributeError(f"module 'clom' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""What `import clom` offers: a few names that read like the README."""
+"""The public Python API, re-exported by `import clom`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def load_stream(experiment: str, budget: str = "cpu", seed: int = 0, data: str | Path | None = None) -> Stream:
-    """The tasks of an experiment, given by its name or the path of its file; `data` is a folder with the data sets."""
+    """The tasks of an experiment, given by name or path of its YAML file; `data` is the folder of the data sets."""
     return resolve(experiment, budget=budget, seed=seed).data.stream(Path(data) if data else None, seed)
 
 
@@ -63,11 +63,11 @@ def make_method(
     device: str | torch.device = "cpu",
     **overrides: Any,
 ) -> Method:
-    """A method with the settings of an experiment, untrained.
+    """An untrained method with the settings of an experiment.
 
-    `name` is what `clom list methods` shows, or code: `my_file.py:Mine`, `package.module:Mine`.
+    `name` is a name from `clom list methods`, or code: `my_file.py:Mine`, `package.module:Mine`.
     `overrides` are settings with dots written as double underscores: `learning__plan__epochs=10`. `image_shape` is
-    needed only for images of another shape than the experiment's. `device` is `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
+    needed only if the images' shape differs from the experiment's. `device` is `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
     """
     settings = with_code_loaded({option.replace("__", "."): value for option, value in overrides.items()})
     config = resolve(experiment, METHODS.named(name), budget, seed, settings)
@@ -77,19 +77,19 @@ def make_method(
 
 
 def evaluate(method: Method, tests: Sequence[Images]) -> Evaluation:
-    """TIL, CIL, task detection and AUC over the test sets of all learned tasks."""
+    """TIL, CIL, task detection and AUC on the test sets of all learned tasks."""
     book = Scorebook(tests)
     book.update(method)
     return evaluate_scores(book, method.calibrations())
 
 
 def save_model(path: str | Path, method: Method) -> None:
-    """Write a model file; whatever was there is replaced in one piece or not at all."""
+    """Write a model file atomically, replacing an existing one."""
     store.save_model(Path(path), method)
 
 
 def load_model(path: str | Path, device: str | torch.device = "cpu") -> Method:
-    """Read a model file, ready to answer or to learn on; no code in it is run."""
+    """Load a model file for inference or further training. Runs no code from the file."""
     method = store.load_model(Path(path))
     move(method, _device(device))
     return method

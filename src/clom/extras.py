@@ -1,7 +1,7 @@
-"""The packages that only some commands need, and the message when one of them is missing.
+"""Optional dependencies, and the error when one of them is missing.
 
-The keys are the extras of pyproject.toml. Messages name the packages themselves: on the package index, `clom` is an
-unrelated project.
+The keys are the extras of pyproject.toml. Messages name the packages themselves, since `clom` on the package index is
+an unrelated project.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EXTRAS = {
 
 
 def require(extra: str, purpose: str) -> None:
-    """Raise a `UserError` with the command to type if a package of `extra` is missing."""
+    """Raise a `UserError` with the install command if a package of `extra` is missing."""
     missing = [name for name in EXTRAS[extra] if importlib.util.find_spec(name.replace("-", "_")) is None]
     if missing:
         raise UserError(f"{purpose} needs {', '.join(missing)}. Install with: pip install {' '.join(missing)}")

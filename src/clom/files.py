@@ -1,5 +1,4 @@
-"""Reading what people give (regular files only, and never more of one than is sensible for its kind), and writing files
-in one piece or not at all."""
+"""Safe reading of untrusted files (regular files only, of limited size) and atomic writing."""
 
 from __future__ import annotations
 
@@ -13,20 +12,20 @@ from typing import Any
 
 from clom.errors import DataError, UserError
 
-MOST_DATA = 400_000_000
-"""Bytes of one data file, unpacked: eight times MNIST's or twice CIFAR's largest."""
-MOST_RECORDS = 50_000_000
-"""Bytes of a text that a program wrote: ledgers, metrics, summaries."""
+MAX_DATA_BYTES = 400_000_000
+"""Size limit of one data file, decompressed: eight times MNIST's or twice CIFAR's largest."""
+MAX_RECORD_BYTES = 50_000_000
+"""Size limit of generated text files: ledgers, metrics, summaries."""
 
 
 def absolute(path: str | Path, folder: Path | None = None) -> Path:
-    """A path as a person writes it, `~` for home included, relative to `folder` or else to the working directory."""
+    """An absolute path from user input: expands `~`; relative to `folder` or else to the working directory."""
     return Path(os.path.abspath(Path(folder or "") / os.path.expanduser(path)))
 
 
 def check_regular(path: Path) -> None:
-    """Refuses folders, and pipes and devices, which would be waited for or read for ever. An absent file passes:
-    whoever opens it says so."""
+    """Raise for folders, and for pipes and devices, which could block or be endless. A missing file passes: opening it
+    raises the error."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -35,27 +34,27 @@ def check_regular(path: Path) -> None:
         raise DataError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file.")
 
 
-def read_bytes(path: Path, most: int = MOST_DATA) -> bytes:
+def read_bytes(path: Path, limit: int = MAX_DATA_BYTES) -> bytes:
     check_regular(path)
     try:
         with path.open("rb") as file:
-            content = file.read(most + 1)
-    except (OSError, ValueError) as problem:  # ValueError: no system allows such a name
+            content = file.read(limit + 1)
+    except (OSError, ValueError) as problem:  # ValueError: an invalid file name
         raise DataError(f"Cannot read {path}: {getattr(problem, 'strerror', None) or problem}.") from problem
-    if len(content) > most:
-        raise DataError(f"{path} is too large: expected at most {most} bytes.")
+    if len(content) > limit:
+        raise DataError(f"{path} is too large: expected at most {limit} bytes.")
     return content
 
 
-def read_text(path: Path, most: int = MOST_RECORDS) -> str:
+def read_text(path: Path, limit: int = MAX_RECORD_BYTES) -> str:
     try:
-        return read_bytes(path, most).decode("utf-8-sig")
+        return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise DataError(f"Cannot read {path}: it is not text in UTF-8 ({problem.reason}).") from problem
+        raise DataError(f"Cannot read {path}: it is not UTF-8 text ({problem.reason}).") from problem
 
 
 def parse_json(text: str) -> Any:
-    """As `json.loads`, but a `ValueError` is all that can go wrong."""
+    """Like `json.loads`, but raises nothing but `ValueError`."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -78,7 +77,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to the disk, then rename: a reader sees the old file or the new one."""
+    """Write to a temporary file, fsync, then rename: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -88,19 +87,19 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as problem:
-        problem.filename = problem.filename or str(path)  # a full disk does not say which file it had no room for
+        problem.filename = problem.filename or str(path)  # the error of a full disk names no file
         raise
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def writing(folder: Path, then: str) -> Iterator[None]:
-    """A disk that is full or may not be written to is the user's to mend: say where, and what to do `then`."""
+def writing(folder: Path, advice: str) -> Iterator[None]:
+    """Turn errors such as a full or read-only disk into a `UserError` with the path and `advice`."""
     try:
         yield
     except OSError as problem:
         raise UserError(
-            f"Cannot write {problem.filename or folder}: {problem.strerror or problem}. What was there before is "
-            f"intact. {then}"
+            f"Cannot write {problem.filename or folder}: {problem.strerror or problem}. Existing files are intact. "
+            f"{advice}"
         ) from problem

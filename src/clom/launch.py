@@ -1,4 +1,4 @@
-"""What torchrun told this process about the others that were started with it."""
+"""Rank and world size of this process, from the environment variables that torchrun sets."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Launch:
     local_size: int = 1
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes files and talks to people."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the process that writes files and prints."""
         return self.rank == 0
 
 
 def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
-    """Alone unless `WORLD_SIZE` says otherwise; whatever it needs besides is then set by torchrun too."""
+    """Read the environment; a single process unless `WORLD_SIZE` is greater than 1."""
     size = _number(environment, "WORLD_SIZE", 1)
     if size <= 1:
         return Launch()
     if missing := [name for name in _NEEDED if not environment.get(name)]:
         raise UserError(
             f"WORLD_SIZE is {size}, but {', '.join(missing)} is not set. Start the processes with torchrun, or unset "
-            "WORLD_SIZE to run alone."
+            "WORLD_SIZE to run a single process."
         )
     rank = _number(environment, "RANK", 0)
     if rank >= size:
@@ -44,8 +44,8 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     )
 
 
-def _number(environment: Mapping[str, str], name: str, usual: int) -> int:
-    text = environment.get(name) or str(usual)
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name) or str(default)
     if not text.isdecimal():
-        raise UserError(f"{name} must be a whole number, it is '{text}'. torchrun sets it.")
+        raise UserError(f"{name} must be an integer, not '{text}'. Start the processes with torchrun, which sets it.")
     return int(text)

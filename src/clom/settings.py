@@ -1,4 +1,4 @@
-"""Base of everything that can be set: immutable, checked, and closed against misspelt names."""
+"""Base class of all settings: immutable and validated, with unknown names rejected."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
-_MOST_FINDINGS = 10
+_MAX_FINDINGS = 10
 
 
 class Settings(BaseModel):
-    """A group of settings; an unknown name or a wrong type is refused when it is built.
+    """A group of settings; unknown names and wrong types are rejected.
 
-    Whoever sets part of an inner group changes that part alone: the rest stays as this group's default has it, not as
-    the inner group would have it elsewhere.
+    Setting part of a nested group keeps this group's defaults for the rest, which may differ from the nested class's
+    own defaults.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,24 +47,24 @@ class Settings(BaseModel):
 
 
 def _filled(default: Any, given: Any) -> Any:
-    """`given` on top of `default`, if it is the same kind of group."""
+    """`given` merged into `default`, if both are the same kind of group."""
     if not isinstance(default, Settings) or not isinstance(given, dict):
         return given
     given = default._renamed(given)
-    usual = {name: getattr(default, name) for name in type(default).model_fields}
-    other_kind = type(default).model_fields.get("kind") and _kind_is_fixed(default) and given.get("kind", usual["kind"])
-    if not usual.keys() >= given.keys() or (other_kind and other_kind != usual["kind"]):
+    values = {name: getattr(default, name) for name in type(default).model_fields}
+    kind = type(default).model_fields.get("kind") and _kind_is_fixed(default) and given.get("kind", values["kind"])
+    if not values.keys() >= given.keys() or (kind and kind != values["kind"]):
         return given
-    return usual | {name: _filled(usual[name], value) for name, value in given.items()}
+    return values | {name: _filled(values[name], value) for name, value in given.items()}
 
 
 def _kind_is_fixed(group: Settings) -> bool:
-    """Whether `kind` names the type of the group (one of several that are allowed), and not a choice within it."""
+    """Whether `kind` identifies the type of the group in a union of types, rather than being an ordinary setting."""
     return len(getattr(type(group).model_fields["kind"].annotation, "__args__", ())) == 1
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, group by group; neither is changed."""
+    """A new mapping with `over` merged recursively into `base`."""
     result = {key: merged(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
     for key, value in over.items():
         old = result.get(key)
@@ -83,9 +83,9 @@ def set_dotted(target: dict[str, Any], name: str, value: Any) -> None:
 
 
 def explain(problem: ValidationError, settings: type[Settings], prefix: str = "") -> UserError:
-    """Pydantic's findings in one sentence each, with a suggestion for a misspelt name."""
+    """Pydantic's errors, one sentence each, with a suggestion for a misspelt name."""
     findings = [(_Place.of(settings, finding["loc"]), finding) for finding in problem.errors()]
-    # Where one of several groups is allowed, pydantic reports about each; the one that fits best is what was meant.
+    # For a union of groups pydantic reports errors for every member; show those of the closest match only.
     count = Counter(place.choice for place, _ in findings)
     best: dict[str, tuple[str, str]] = {}
     for choice in sorted(filter(None, count), key=lambda choice: count[choice]):
@@ -99,15 +99,15 @@ def explain(problem: ValidationError, settings: type[Settings], prefix: str = ""
             hint = f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(place.known)}."
             lines.append(f"There is no setting '{prefix}{shorten(place.name)}'.{hint}")
         else:
-            what = f"{finding['msg'].lower()}, got {shorten(repr(finding['input']))}"
-            lines.append(f"Setting '{prefix}{shorten(place.name)}': {what}.")
-    more = [f"... and {len(lines) - _MOST_FINDINGS} more."] if len(lines) > _MOST_FINDINGS else []
-    return UserError("\n".join([*lines[:_MOST_FINDINGS], *more]))
+            reason = f"{finding['msg'].lower()}, got {shorten(repr(finding['input']))}"
+            lines.append(f"Setting '{prefix}{shorten(place.name)}': {reason}.")
+    more = [f"... and {len(lines) - _MAX_FINDINGS} more."] if len(lines) > _MAX_FINDINGS else []
+    return UserError("\n".join([*lines[:_MAX_FINDINGS], *more]))
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a finding is: its dotted name, the names that exist there, and the group assumed where several may be."""
+    """The location of an error: its dotted name, the names valid there, and the union member that pydantic tried."""
 
     name: str
     known: list[str]

@@ -1,4 +1,4 @@
-"""Ending on request without losing anything: Ctrl-C and SIGTERM are obeyed at the next safe moment."""
+"""Graceful shutdown: Ctrl-C and SIGTERM take effect at the next point where no work is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Stopped(KeyboardInterrupt):
-    """The process was asked to end and is at a moment at which everything is kept."""
+    """Raised where no work is lost, after the process was asked to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -17,21 +17,21 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """As shells count: 130 after Ctrl-C, 143 after SIGTERM."""
+        """By shell convention: 130 after Ctrl-C, 143 after SIGTERM."""
         return 128 + self.number
 
 
 class StopRequest:
-    """While this context is open, the first signal to end is only noted; a second one ends the work at once."""
+    """A context in which the first signal only sets a flag; a second one raises immediately."""
 
     def __init__(self) -> None:
         self.number: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+        if threading.current_thread() is threading.main_thread():  # only it may set signal handlers
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+                self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, problem: object, where: TracebackType | None) -> None:
@@ -39,16 +39,16 @@ class StopRequest:
             signal.signal(number, handler)
         self._before = {}
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.number is not None:
             raise Stopped(number)
         self.number = number
 
     @property
-    def made(self) -> bool:
+    def requested(self) -> bool:
         return self.number is not None
 
-    def obey(self) -> None:
-        """Called at safe moments: end here if that was asked for."""
+    def raise_if_requested(self) -> None:
+        """Raise `Stopped` if a signal has arrived; call it where no work would be lost."""
         if self.number is not None:
             raise Stopped(self.number)

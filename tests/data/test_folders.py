@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from clom.data.decoding import MOST_PIXELS
+from clom.data.decoding import MAX_PIXELS
 from clom.data.folders import Pictures, read_folder, read_picture
 from clom.errors import DataError, UserError
 
@@ -320,7 +320,7 @@ def test_a_bomb_costs_no_memory(tmp_path: Path) -> None:
 
 
 def test_the_largest_allowed_picture_stays_bounded(tmp_path: Path) -> None:
-    side = int(MOST_PIXELS**0.5) // 100 * 100 // 4  # a sixteenth: the test stays quick, memory goes with the pixels
+    side = int(MAX_PIXELS**0.5) // 100 * 100 // 4  # a sixteenth: the test stays quick, memory goes with the pixels
     image = Image.new("RGBA", (side, side), (255, 0, 0, 128))
     image.save(tmp_path / "a.png")
     del image

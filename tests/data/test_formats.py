@@ -453,7 +453,7 @@ def test_any_idx_shape_is_refused_or_right(tmp_path: Path, shape: list[int], zip
 
 
 def test_what_unpacks_to_more_than_any_data_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "MOST_DATA", 1000)
+    monkeypatch.setattr(formats, "MAX_DATA_BYTES", 1000)
     packed = gzip.compress(idx_bytes(np.zeros(1001, np.uint8)))
     with pytest.raises(DataError, match="more than any data set has"):
         formats.read_idx(write(tmp_path / "bomb", packed))

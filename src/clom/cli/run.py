@@ -112,7 +112,7 @@ def show_run(
     try:
         with together(launch, config, folder) as place:
             stream = load_stream(launch, config, data)
-            if not launch.leads:
+            if not launch.is_main:
                 execute(config, stream, place, every=math.inf, data=data, device=device, precision=precision)
                 return
             for note in stream.notes:

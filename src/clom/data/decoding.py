@@ -21,7 +21,7 @@ from clom.errors import DataError
 
 T = TypeVar("T")
 
-MOST_PIXELS = 50_000_000
+MAX_PIXELS = 50_000_000
 """What is decoded at once, at up to eight bytes a pixel: 200 to 400 MB, whatever the file promises."""
 
 _RUNS_PROGRAMS = {"EPS"}  # pillow hands these to Ghostscript
@@ -60,7 +60,7 @@ def _opened(source: Path | BytesIO, use: Callable[[Image.Image], T]) -> T:
     except UnidentifiedImageError:
         raise DataError("not a picture, or of an unknown format") from None
     except Image.DecompressionBombError:
-        raise DataError(f"too large: more than {MOST_PIXELS // 10**6} million pixels") from None
+        raise DataError(f"too large: more than {MAX_PIXELS // 10**6} million pixels") from None
     except MemoryError:
         raise DataError("too large for the memory of this machine") from None
     except Exception as problem:  # pillow's decoders raise nearly anything on damaged files
@@ -82,8 +82,8 @@ def _square(image: Image.Image, size: int) -> NDArray[np.uint8]:
     image.draft(None, (size, size))
     # A progressive JPEG is held whole while it is decoded, however small the result.
     width, height = (width, height) if image.info.get("progressive") else image.size
-    if width * height > MOST_PIXELS:
-        raise DataError(f"too large: {width} x {height} is more than {MOST_PIXELS // 10**6} million pixels")
+    if width * height > MAX_PIXELS:
+        raise DataError(f"too large: {width} x {height} is more than {MAX_PIXELS // 10**6} million pixels")
     image.load()
     values = _to_colours(image, size)
     turn = _TURNS.get(_orientation(image))  # after loading: TIFF files are turned by then and say so

@@ -25,7 +25,7 @@ from PIL import Image
 from clom.data.images import DataSet, Images
 from clom.data.unpickle import load_dictionary
 from clom.errors import DataError
-from clom.files import MOST_DATA, check_regular, read_text
+from clom.files import MAX_DATA_BYTES, check_regular, read_text
 
 Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -38,9 +38,9 @@ _CHUNK = 1 << 20
 _CIFAR_SHAPE = (3, 32, 32)
 _TINY_SIDE, _TINY_TARGET = 64, 32
 _TINY_FORMATS = ("JPEG", "PNG")
-_MOST_NAME = 100
+_MAX_NAME = 100
 _DIGITS_TEST = 5
-_MOST_TEXT = 300
+_MAX_TEXT = 300
 
 
 # --- IDX ------------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def read_idx(path: Path) -> Bytes:
         with path.open("rb") as raw:
             zipped = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
-            limit = min(MOST_DATA, path.stat().st_size * (_DEFLATE_LIMIT if zipped else 1))
+            limit = min(MAX_DATA_BYTES, path.stat().st_size * (_DEFLATE_LIMIT if zipped else 1))
             if not zipped:
                 return _parse_idx(path, raw, limit)
             with gzip.GzipFile(fileobj=raw) as unzipped:
@@ -76,7 +76,7 @@ def _parse_idx(path: Path, file: BinaryIO | gzip.GzipFile, limit: int) -> Bytes:
     promised = math.prod(shape)
     expected = f"{path}: expected {' x '.join(map(str, shape))} = {promised} bytes after the header"
     if promised > limit or max(shape) > limit:
-        why = "more than any data set has" if limit == MOST_DATA else "but the file is too small to hold them"
+        why = "more than any data set has" if limit == MAX_DATA_BYTES else "but the file is too small to hold them"
         raise DataError(f"{expected}, {why}.")
     body = _read_up_to(file, promised + 1)
     if len(body) != promised:
@@ -168,7 +168,7 @@ def _tiny_wnids(folder: Path) -> list[str]:
     listed, train = folder / "wnids.txt", folder / "train"
     if listed.is_file():
         wnids = sorted(set(read_text(listed).split()))
-        if odd := [wnid for wnid in wnids if not wnid.isalnum() or len(wnid) > _MOST_NAME]:
+        if odd := [wnid for wnid in wnids if not wnid.isalnum() or len(wnid) > _MAX_NAME]:
             raise DataError(f"{listed}: expected WordNet ids such as n01443537, found {odd[0][:100]!r}.")
         return wnids
     if not train.is_dir():
@@ -193,7 +193,7 @@ def _tiny_val(folder: Path, wnids: Sequence[str]) -> list[tuple[Path, int]]:
     for number, line in enumerate(read_text(annotations).splitlines(), start=1):
         name, _, rest = line.partition("\t")
         wnid, place = rest.partition("\t")[0], f"{annotations}, line {number}"
-        if wnid not in label_of or Path(name).name != name or len(name) > _MOST_NAME:
+        if wnid not in label_of or Path(name).name != name or len(name) > _MAX_NAME:
             raise DataError(f"{place}: expected a file name and a known class, found '{line[:200]}'.")
         if (path := folder / "images" / name) in found:  # what is listed is held in memory: each picture once
             raise DataError(f"{place}: '{name}' is listed for the second time.")
@@ -267,7 +267,7 @@ def read_npz_arrays(path: Path) -> NpzArrays:
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
     except Exception as error:  # damaged archives and headers make their readers raise anything
-        why = str(error)[:_MOST_TEXT] or type(error).__name__
+        why = str(error)[:_MAX_TEXT] or type(error).__name__
         raise DataError(f"{path}: expected an npz file with 'images' and 'labels', but {why}.") from error
     if ("test_images" in arrays) != ("test_labels" in arrays):
         raise DataError(f"{path}: expected both 'test_images' and 'test_labels', or neither of them.")
@@ -310,8 +310,8 @@ def _npz_names(path: Path, names: NDArray[np.generic] | None) -> tuple[str, ...]
 
 def _read_npy(packed: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
     """One array of an npz file; room is made for what is there, not for what its header promises."""
-    if packed.getinfo(name).file_size > MOST_DATA:
-        raise DataError(f"expected '{name}' to hold {MOST_DATA} bytes or fewer.")
+    if packed.getinfo(name).file_size > MAX_DATA_BYTES:
+        raise DataError(f"expected '{name}' to hold {MAX_DATA_BYTES} bytes or fewer.")
     content = bytearray(packed.read(name))  # not bytes: tensors on them could not be written to
     file = io.BytesIO(content)
     parse = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]

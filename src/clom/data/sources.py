@@ -38,8 +38,8 @@ from clom.settings import Settings
 USUAL_TEST = 0.2
 """Share of the images that test where nobody says otherwise."""
 USUAL_PIXELS = 32
-"""As in the paper; for pictures that differ in size or are larger than `MOST_NATURAL_PIXELS`."""
-LEAST_PIXELS, MOST_NATURAL_PIXELS, MOST_PIXELS = 8, 64, 512
+"""As in the paper; for pictures that differ in size or are larger than `MAX_NATURAL_PIXELS`."""
+MIN_PIXELS, MAX_NATURAL_PIXELS, MAX_PIXELS = 8, 64, 512
 _SOURCES = ("set", "folder", "folders", "npz")
 
 
@@ -52,7 +52,7 @@ class DataSettings(Settings):
     npz: Path | None = None
     test: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of the images that test, where the source has no test images of its own."""
-    pixels: Annotated[int, Field(ge=LEAST_PIXELS, le=MOST_PIXELS)] | None = None
+    pixels: Annotated[int, Field(ge=MIN_PIXELS, le=MAX_PIXELS)] | None = None
     """Side of the images: the middle square of each is resized to it."""
     classes_per_task: int | None = None
     sizes: tuple[int, ...] | None = None
@@ -110,7 +110,7 @@ class DataSettings(Settings):
         if self.pixels is not None or self.set is not None:
             return self
         side = _npz_side(self.npz) if self.npz is not None else _common_side(self._places)
-        natural = side is not None and LEAST_PIXELS <= side <= MOST_NATURAL_PIXELS
+        natural = side is not None and MIN_PIXELS <= side <= MAX_NATURAL_PIXELS
         return self.model_copy(update={"pixels": side if natural else USUAL_PIXELS})
 
     def load(self, folder: Path | None = None) -> DataSet:

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from clom.errors import DataError
 from clom.files import read_bytes
 
-_MOST_INSTRUCTIONS = 2_000_000  # CIFAR-100's training file has some 200,000
+_MAX_INSTRUCTIONS = 2_000_000  # CIFAR-100's training file has some 200,000
 _REFUSED = frozenset({"EMPTY_SET", "ADDITEMS", "FROZENSET", "BYTEARRAY8"})
-_MOST_TEXT = 300
+_MAX_TEXT = 300
 _NUMBER_CODES = frozenset({"b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8"})
 
 
@@ -152,7 +152,7 @@ class _Unpickler(pickle._Unpickler):
 def _check_instructions(content: bytes) -> None:
     """Refuses what could run for long or ask for memory that the file's size does not explain; no data file does."""
     for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-        if count > _MOST_INSTRUCTIONS or opcode.name in _REFUSED:
+        if count > _MAX_INSTRUCTIONS or opcode.name in _REFUSED:
             raise pickle.UnpicklingError("it has instructions that no data file needs")
         if opcode.name in ("PUT", "LONG_BINPUT") and isinstance(argument, int) and argument > len(content):
             raise pickle.UnpicklingError("it asks for more memory than its size explains")
@@ -166,7 +166,7 @@ def load_dictionary(path: Path) -> dict[str, object]:
         # From memory, not from the file: a length in the file can then never ask for more than the file has.
         found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle may raise anything
-        why = str(error)[:_MOST_TEXT] or type(error).__name__
+        why = str(error)[:_MAX_TEXT] or type(error).__name__
         raise DataError(f"{path} is not a usable data file: expected a pickled dictionary, but {why}.") from error
     if not isinstance(found, _Names):
         raise DataError(f"{path}: expected a pickled dictionary, found {type(found).__name__.lstrip('_')}.")

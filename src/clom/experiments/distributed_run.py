@@ -40,7 +40,7 @@ def together(launch: Launch, config: RunConfig, folder: Path) -> Iterator[Path]:
     _check_method(config.method)
     with session(launch):
         require_same("settings", config.model_dump_json().encode())
-        if launch.leads:
+        if launch.is_main:
             share(pack(folder))
             yield folder
         else:

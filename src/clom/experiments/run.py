@@ -46,7 +46,7 @@ from clom.machine import choose_device
 from clom.methods.families.base import Method, move
 from clom.methods.registry import method_class, method_info
 from clom.stopping import StopRequest
-from clom.storage.checkpoints import GO_ON, SECONDS, CheckpointFolder
+from clom.storage.checkpoints import RESUME_HINT, SECONDS, CheckpointFolder
 from clom.storage.model_file import load_model, save_model
 from clom.storage.score_file import read_scores, write_scores
 
@@ -90,17 +90,17 @@ def execute(
     stop = stop or StopRequest()
     fresh = None if (folder / "model.safetensors").exists() else _fresh(config, stream)
     with ExitStack() as held:
-        with writing(folder, GO_ON):
+        with writing(folder, RESUME_HINT):
             held.enter_context(Lock(folder, "worked on"))
         _begin(config, folder)
         method, book, results = _continue(fresh, stream, folder)
         move(method, choose_device(device, read_launch().local_rank))
         chosen = _precision(precision, folder, config, method)
         if len(method.tasks) < len(stream):  # a finished run keeps the record of where it was done
-            with writing(folder, GO_ON):
+            with writing(folder, RESUME_HINT):
                 provenance.record(folder, config, stream, data, str(method.device), chosen)
         for task in list(stream)[len(method.tasks) :]:
-            stop.obey()
+            stop.raise_if_requested()
             place, belongs_to = folder / "checkpoints", _fingerprint(folder)
             checkpoints = CheckpointFolder(place, len(method.tasks), belongs_to, every=every, stop=stop)
             method.learn(task, TrainingContext(on_progress, checkpoints, precision=chosen))
@@ -108,12 +108,12 @@ def execute(
             evaluation = evaluate(book, method.calibrations())
             minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60
             results.append(TaskResult(evaluation, minutes, cpu_minutes, _capacity(method)))
-            with writing(folder, GO_ON):
+            with writing(folder, RESUME_HINT):
                 _save(folder, method, book, results)
             checkpoints.clear()
             on_task(results[-1], len(stream))
         summary = _summary(config, method, results)
-        with writing(folder, GO_ON):
+        with writing(folder, RESUME_HINT):
             write_json(folder / "summary.json", summary)
     return RunResult(folder, config, stream.class_names, results, summary)
 
@@ -131,7 +131,7 @@ def _begin(config: RunConfig, folder: Path) -> None:
     text, path = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), folder / "config.yaml"
     if path.exists() and path.read_bytes() != text.encode() and not _same_run(config, folder):
         raise UserError(f"{folder} holds a run with other settings. Choose another folder with --out, or remove it.")
-    with writing(folder, GO_ON):
+    with writing(folder, RESUME_HINT):
         for unfinished in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
             unfinished.unlink(missing_ok=True)
         if not path.exists():

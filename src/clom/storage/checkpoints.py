@@ -31,7 +31,7 @@ _DIGEST = hashlib.sha256().digest_size
 _KEPT = 2
 _NAME = re.compile(r"task(\d+)-phase(\d+)-step(\d+)\.ckpt")
 
-GO_ON = "Once that is mended, the same command goes on where it was."
+RESUME_HINT = "Once that is mended, the same command goes on where it was."
 SECONDS = 10.0
 """How often a checkpoint is made by default: what an interruption costs at most."""
 LARGEST_SHARE = 0.01
@@ -74,12 +74,12 @@ class CheckpointFolder(Checkpoints):
         return self._cpu_before + time.process_time() - self._cpu_began
 
     def due(self) -> bool:
-        return self.stop.made or time.monotonic() - self._last >= self._pause
+        return self.stop.requested or time.monotonic() - self._last >= self._pause
 
     def stop_if_requested(self) -> None:
-        if self.stop.made:
+        if self.stop.requested:
             self._write()
-        self.stop.obey()
+        self.stop.raise_if_requested()
 
     def save(self, snapshot: Snapshot) -> None:
         started = time.monotonic()
@@ -96,7 +96,7 @@ class CheckpointFolder(Checkpoints):
     def _write(self) -> None:
         """Ends of phases that came too soon after the last checkpoint wait for the next one, which needs them."""
         for phase, step, content in self._held:
-            with writing(self.folder, GO_ON):
+            with writing(self.folder, RESUME_HINT):
                 write_atomically(self.folder / f"task{self.task}-phase{phase}-step{step:09}.ckpt", content)
             for old in self._files(phase)[_KEPT:]:
                 old.unlink(missing_ok=True)
