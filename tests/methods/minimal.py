@@ -1,4 +1,4 @@
-"""A method with nothing but what the contract asks for: none of the optional capabilities."""
+"""A method that implements only what is required, without any optional capability."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clom.settings import Settings
 
 
 class MinimalSettings(Settings):
-    """Nothing to set."""
+    """No settings."""
 
 
 class Minimal(Method):
-    """Minus the distance to the mean pixels of each class."""
+    """Scores are negative distances to the mean pixels of each class."""
 
     name = "minimal"
     settings_type = MinimalSettings

@@ -1,4 +1,4 @@
-"""Fine-tuning forgets, joint training does not; both are methods like any other."""
+"""Fine-tuning forgets, joint training does not, and the quotas of replay methods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_is_a_method(kind: type[FineTune], net: NetSettings, tiny_stream: Stream
     check_method(lambda seed: kind(net, settings, (1, 8, 8), seed), tiny_stream)
 
 
-def test_the_bounds(digits: DataSet) -> None:
+def test_fine_tuning_forgets_and_joint_training_does_not(digits: DataSet) -> None:
     stream = split(digits, [2, 2, 2], train_per_class=60, test_per_class=20)
     accuracy = {}
     for kind in (FineTune, Joint):
@@ -40,7 +40,7 @@ def test_the_bounds(digits: DataSet) -> None:
     assert accuracy["joint"] > 0.9
 
 
-def test_joint_training_counts_all_it_keeps(tiny_stream: Stream) -> None:
+def test_joint_training_stores_and_counts_all_images(tiny_stream: Stream) -> None:
     method = Joint(ALEXNET, SharedSettings(plan=Plan(epochs=1)), (1, 8, 8))
     for task in tiny_stream[:2]:
         method.learn(task)

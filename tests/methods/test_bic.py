@@ -1,4 +1,4 @@
-"""BiC: the numbers of its specification, and the laws of its two stages."""
+"""BiC: reference values and invariants of its two stages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_two_tasks(method: Bic) -> Bic:
 
 
 class Reader(nn.Module):
-    """A network that reads its four outputs, from -10 to 10, off an image of 2 x 2 pixels."""
+    """A backbone whose four features, from -10 to 10, are the pixels of a 2 x 2 image."""
 
     n_features = 4
 
@@ -47,8 +47,8 @@ class Reader(nn.Module):
         return images[:, 0].flatten(1) * 20 - 10
 
 
-def reading(outputs: Tensor, labels: Tensor, **correction: Any) -> Bic:
-    """A method with two tasks of two classes that says `outputs` to its validation images."""
+def with_outputs(outputs: Tensor, labels: Tensor, **correction: Any) -> Bic:
+    """A method with two tasks of two classes whose logits on its validation images are `outputs`."""
     settings = BicSettings.model_validate({"correction": correction})
     method = with_two_tasks(Bic(ALEXNET, settings, (1, 8, 8)))
     method.backbone, method.head = Reader(), nn.Identity()  # type: ignore[assignment]
@@ -71,17 +71,17 @@ def test_every_variant_is_a_method(settings: dict[str, Any], tiny_stream: Stream
     check_method(lambda seed: make(seed=seed, **settings), tiny_stream)
 
 
-# --- the specification's numbers --------------------------------------------------------------------------------------
+# --- reference values -------------------------------------------------------------------------------------------------
 
 
-def test_1_the_two_forms_of_the_loss() -> None:
+def test_both_weightings_of_the_loss() -> None:
     new, old, labels = torch.tensor([[1, 2, 0.5, 3]]), torch.tensor([[2.0, 0, -1]]), torch.tensor([3])
     assert float(F.cross_entropy(new, labels)) == pytest.approx(0.4607735, abs=1e-6)
     assert float(stage_one_loss(new, old, labels, 2.0, "paper")) == pytest.approx(0.9786583, abs=1e-6)
     assert float(stage_one_loss(new, old, labels, 2.0, "repo")) == pytest.approx(4.7203398, abs=1e-6)
 
 
-def test_2_a_correction_changes_the_class_but_never_within_a_task() -> None:
+def test_a_correction_may_change_cil_but_never_til_predictions() -> None:
     method = with_two_tasks(make())
     method.corrections[1].copy_(torch.tensor([0.5, -0.2]))
     outputs = torch.tensor([[2, 1, 3, 2.5]])
@@ -92,24 +92,24 @@ def test_2_a_correction_changes_the_class_but_never_within_a_task() -> None:
         assert int(task[0].argmax()) == int(task[1].argmax())
 
 
-def test_3_the_gradient_of_stage_two() -> None:
+def test_gradient_of_stage_two() -> None:
     outputs, labels = torch.tensor([[2, 1, 3, 2.5], [0, 0, 1, 4]]), torch.tensor([0, 3])
     lr = 1e-3
-    method = reading(outputs, labels, plan={"epochs": 1}, optimiser={"kind": "sgd", "lr": lr})
-    told: list[Progress] = []
-    method.correct_bias(TrainingContext(told.append))
-    assert told[0].loss == pytest.approx(0.9147269, abs=1e-5)
-    scale, shift = ((torch.tensor([1.0, 0.0]) - method.corrections[1]) / lr).tolist()  # one plain step: the gradient
+    method = with_outputs(outputs, labels, plan={"epochs": 1}, optimiser={"kind": "sgd", "lr": lr})
+    reports: list[Progress] = []
+    method.correct_bias(TrainingContext(reports.append))
+    assert reports[0].loss == pytest.approx(0.9147269, abs=1e-5)
+    scale, shift = ((torch.tensor([1.0, 0.0]) - method.corrections[1]) / lr).tolist()  # one SGD step
     assert scale == pytest.approx(0.9341735, abs=1e-3)
     assert shift == pytest.approx(0.3638816, abs=1e-3)
     assert method.corrections[0].tolist() == [1, 0]
 
 
-def test_the_penalty_holds_the_shift_back() -> None:
+def test_the_penalty_reduces_the_shift() -> None:
     outputs, labels = torch.tensor([[2, 1, 3, 2.5], [0, 0, 1, 4]]), torch.tensor([0, 3])
     fitted = {}
     for penalty in (0.0, 0.5):
-        method = reading(
+        method = with_outputs(
             outputs, labels, plan={"epochs": 40}, optimiser={"kind": "sgd", "lr": 0.1}, shift_penalty=penalty
         )
         method.correct_bias(TrainingContext())
@@ -117,9 +117,9 @@ def test_the_penalty_holds_the_shift_back() -> None:
     assert 0 < fitted[0.5] < 0.8 * fitted[0.0]
 
 
-def test_4_the_softmax_of_distillation_is_over_classes() -> None:
+def test_the_softmax_of_distillation_is_over_classes() -> None:
     new, old = torch.tensor([[1.0, 2], [3, 0]]), torch.tensor([[0.0, 1], [2, 2]])
-    # Without new classes lambda is 1, and the loss is L_d; over the batch it would be .8236293.
+    # Without new classes lambda is 1 and the loss is L_d; a softmax over the batch would give .8236293.
     loss = stage_one_loss(new, old, torch.tensor([0, 1]), 2.0, "paper")
     assert float(loss) == pytest.approx(0.8071303, abs=1e-6)
 
@@ -131,26 +131,26 @@ def test_4_the_softmax_of_distillation_is_over_classes() -> None:
         (200, {2: (90, 10), 4: (45, 5), 6: (30, 3), 8: (22, 2), 10: (18, 2)}),
     ],
 )
-def test_5_shares(size: int, expected: dict[int, tuple[int, int]]) -> None:
+def test_shares(size: int, expected: dict[int, tuple[int, int]]) -> None:
     memory = MemorySettings(size=size)
     assert {n: shares(memory, n) for n in expected} == expected
     assert shares(MemorySettings(size=20, mode="per_class"), 1000) == (18, 2)
 
 
 @given(st.integers(0, 3000), st.integers(1, 300))
-def test_5_the_memory_never_overflows(size: int, n_classes: int) -> None:
+def test_the_memory_never_overflows(size: int, n_classes: int) -> None:
     training, validating = shares(MemorySettings(size=size), n_classes)
     assert (training + validating) * n_classes <= size
     assert training >= 0
     assert validating >= (1 if size >= n_classes else 0), "a class without validation images cannot be corrected"
 
 
-def test_6_stage_two_takes_back_a_known_bias() -> None:
+def test_stage_two_corrects_a_known_bias() -> None:
     torch.manual_seed(0)
     labels = torch.randint(0, 4, (400,))
     unbiased = torch.randn(400, 4) * 0.8 + 2 * F.one_hot(labels, 4)
     biased = torch.cat([unbiased[:, :2], 2 * unbiased[:, 2:] + 1], 1)
-    method = reading(biased, labels, plan={"epochs": 250, "batch": 400}, optimiser={"lr": 0.1})
+    method = with_outputs(biased, labels, plan={"epochs": 250, "batch": 400}, optimiser={"lr": 0.1})
 
     def accuracy(outputs: Tensor) -> float:
         return float((outputs.argmax(1) == labels).float().mean())
@@ -163,7 +163,7 @@ def test_6_stage_two_takes_back_a_known_bias() -> None:
 
 
 @pytest.mark.parametrize("net", [ALEXNET, ResNet18Settings(width=8)])
-def test_6_stage_two_moves_two_numbers_only(net: NetSettings, tiny_stream: Stream) -> None:
+def test_stage_two_changes_two_parameters_only(net: NetSettings, tiny_stream: Stream) -> None:
     method = make(net).learn(tiny_stream[0]).learn(tiny_stream[1])
     before = {name: value.clone() for name, value in method.state_dict().items()}
     method.correct_bias(TrainingContext())
@@ -171,7 +171,7 @@ def test_6_stage_two_moves_two_numbers_only(net: NetSettings, tiny_stream: Strea
     assert changed == ["corrections.1"]
 
 
-# --- laws -------------------------------------------------------------------------------------------------------------
+# --- invariants -------------------------------------------------------------------------------------------------------
 
 
 def test_only_the_newest_task_is_corrected(tiny_stream: Stream) -> None:
@@ -190,16 +190,16 @@ def test_only_the_newest_task_is_corrected(tiny_stream: Stream) -> None:
 
 
 def test_a_scale_stays_positive() -> None:
-    # The new classes' outputs say the opposite of the truth: the best scale would be negative.
+    # The new classes' logits are inverted, so the optimal scale would be negative.
     labels = torch.tensor([0, 1, 2, 3])
     outputs = torch.tensor([[0, 0, 4.0, -4], [0, 0, -4, 4], [0, 0, -4, 4], [0, 0, 4, -4]])
-    method = reading(outputs, labels, plan={"epochs": 60}, optimiser={"lr": 0.1})
+    method = with_outputs(outputs, labels, plan={"epochs": 60}, optimiser={"lr": 0.1})
     method.correct_bias(TrainingContext())
     assert 0 < float(method.corrections[1][0]) < 0.05
 
 
 class TrainedOn(Bic):
-    """Remembers what stage 1 was given."""
+    """Records the training images of stage 1."""
 
     def train_on(self, pixels: Tensor, labels: Tensor, *args: Any, **options: Any) -> None:
         self.seen = {image.numpy().tobytes() for image in pixels}
@@ -207,7 +207,7 @@ class TrainedOn(Bic):
 
 
 @pytest.mark.parametrize("leak", [False, True])
-def test_validation_images_do_not_train(leak: bool, digits: DataSet) -> None:
+def test_validation_images_are_not_trained_on(leak: bool, digits: DataSet) -> None:
     stream = split(digits, [2, 2], train_per_class=40, validation=0.1, test_per_class=4)
     settings = BicSettings.model_validate(QUICK | {"memory": {"size": 100}, "leak_validation": leak})
     method = TrainedOn(ALEXNET, settings, (1, 8, 8))
@@ -221,10 +221,10 @@ def test_validation_images_do_not_train(leak: bool, digits: DataSet) -> None:
 def test_old_validation_images_stay_out_of_training(tiny_stream: Stream) -> None:
     method = TrainedOn(ALEXNET, BicSettings.model_validate(QUICK), (1, 8, 8))
     method.learn(tiny_stream[0])
-    held, kept = method.held_out.pixels.clone(), method.memory.pixels.clone()
+    held_out, stored = method.held_out.pixels.clone(), method.memory.pixels.clone()
     method.learn(tiny_stream[1])
-    assert not {image.numpy().tobytes() for image in held} & method.seen
-    assert {image.numpy().tobytes() for image in kept} <= method.seen
+    assert not {image.numpy().tobytes() for image in held_out} & method.seen
+    assert {image.numpy().tobytes() for image in stored} <= method.seen
 
 
 def test_memory_is_split_and_balanced(digits: DataSet) -> None:
@@ -239,7 +239,7 @@ def test_memory_is_split_and_balanced(digits: DataSet) -> None:
 
 
 def test_a_small_class_shrinks_all_validation_sets(digits: DataSet) -> None:
-    """Stage 2 needs as many images of every class, or beta would learn how frequent they are."""
+    """Stage 2 needs balanced classes: otherwise beta would learn their frequencies."""
     stream = split(digits, [2, 2], train_per_class=60, test_per_class=4)
     task = stream[1]
     rows = torch.cat([(task.train.labels == 0).nonzero()[:2, 0], (task.train.labels == 1).nonzero()[:, 0]])
@@ -251,12 +251,12 @@ def test_a_small_class_shrinks_all_validation_sets(digits: DataSet) -> None:
 
 def test_a_single_image_is_refused(tiny_stream: Stream) -> None:
     train = Images(tiny_stream[0].train.pixels[:2], torch.tensor([0, 1]))
-    with pytest.raises(UserError, match="two images of every class"):
+    with pytest.raises(UserError, match="two images per class"):
         make().learn(Task("single", ("a", "b"), train, train))
 
 
-def test_the_teacher_speaks_corrected(tiny_stream: Stream) -> None:
-    """A shift of the second task's outputs changes what the third is told about the second."""
+def test_the_teacher_is_corrected(tiny_stream: Stream) -> None:
+    """A shift of the second task changes the targets of distillation while the third is learned."""
     outcomes = []
     for shift in (0.0, 3.0):
         method = make().learn(tiny_stream[0]).learn(tiny_stream[1])

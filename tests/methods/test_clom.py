@@ -1,4 +1,4 @@
-"""CLOM: it forgets nothing, whatever the optimiser and the network, and it learns."""
+"""CLOM: zero forgetting with any optimiser and network, scores, and accuracy."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ OPTIMISERS = {
 
 
 def quick(learning: dict[str, Any] | None = None, **changes: Any) -> ClomSettings:
-    """Two epochs of two batches: enough to move everything."""
+    """Two epochs of two batches: enough to change all weights."""
     short: dict[str, Any] = {
         "plan": Plan(epochs=2, batch=12, schedule=Schedule(kind="constant")),
         "head": HeadSettings(views=1, iterations=10),
     }
-    # A gentle penalty: in so small a network a strong one closes a whole layer.
+    # A weak penalty: in such a small network a strong one closes a whole layer.
     attention = HardAttentionSettings(sparsity_first=0.1, sparsity_rest=0.1)
     parts: dict[str, Any] = {"attention": attention, "memory_per_class": 4, **changes}
     return ClomSettings(learning=ContrastiveSettings(**{**short, **(learning or {})}), **parts)
 
 
-# Gates get gradients of another size, so they need rates of their own; too large ones close a whole layer at once.
+# Gradients of gates differ in size and need their own learning rates; too large ones close a whole layer at once.
 GATE_RATES = {"sgd": 1e-3, "adam": 5e-2, "adamw": 5e-2, "lars": 1.0}
 
 
 def optimised_by(name: str) -> dict[str, Any]:
-    """Settings of the learner whose weights and gates are both moved by this optimiser."""
+    """Learner settings with this optimiser for both weights and gates."""
     optimiser = OPTIMISERS[name]
     return {"optimiser": optimiser, "gates_optimiser": optimiser.model_copy(update={"lr": GATE_RATES[name]})}
 
 
 def all_blocks(method: Clom, stream: Stream) -> list[Blocks]:
-    """The scores of all test sets of the stream, learned or not."""
+    """The scores of all test sets of the stream, including those of tasks not learned yet."""
     return [method.blocks(test.pixels) for test in stream.tests]
 
 
@@ -85,7 +85,7 @@ def shared(method: Clom) -> Tensor:
     return torch.cat([p.detach().flatten().clone() for p in method.protection.net.shared_parameters()])
 
 
-# ------------------------------------------------------------------------------------------------- the common test
+# ------------------------------------------------------------------------------------------------------ as a method
 
 
 @nets
@@ -103,9 +103,9 @@ def test_is_a_method(net: NetSettings, tiny_stream: Stream) -> None:
         quick({"rotations": 1}),
         quick(attention=HardAttentionSettings(s_max=50.0, binary=False, sparsity_first=0.1)),
     ],
-    ids=["-c", "scale", "empty memory", "crossed", "w/o OOD", "soft"],
+    ids=["-c", "scale", "empty memory", "cross-task", "w/o OOD", "soft"],
 )
-def test_its_variants_are_methods(settings: ClomSettings, tiny_stream: Stream) -> None:
+def test_variants_are_methods(settings: ClomSettings, tiny_stream: Stream) -> None:
     check_method(lambda seed: Clom(TINY, settings, tiny_stream.image_shape, seed), tiny_stream)
 
 
@@ -115,25 +115,25 @@ def test_its_variants_are_methods(settings: ClomSettings, tiny_stream: Stream) -
 @nets
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 def test_nothing_is_ever_forgotten(optimiser: str, net: NetSettings, tiny_stream: Stream) -> None:
-    """The theorem: all scores of all old tasks stay as they are to the last bit, though the network keeps moving."""
+    """The scores of all old tasks stay bit-identical while the shared weights keep changing."""
     method = Clom(net, quick(optimised_by(optimiser)), tiny_stream.image_shape)
     history: list[list[Blocks]] = []
     for number, task in enumerate(tiny_stream):
         before = shared(method)
         method.learn(task)
         moved = (shared(method) != before).float().mean().item()
-        assert moved > 0.05, f"task {number} learned nothing: {moved:.0%} of the weights moved"
+        assert moved > 0.05, f"task {number} learned nothing: {moved:.0%} of the weights changed"
         history.append(all_blocks(method, tiny_stream))
     assert method.exact_memory
     for earlier in range(len(history)):
         for then, now in zip(history[earlier], history[-1], strict=True):
             for task_number in range(earlier + 1):
                 assert torch.equal(then[task_number], now[task_number])
-                assert then[task_number].std().item() > 0, "a constant is no evidence"
+                assert then[task_number].std().item() > 0, "constant scores would prove nothing"
 
 
 @nets
-def test_nothing_is_forgotten_after_saving_and_going_on(net: NetSettings, tiny_stream: Stream, tmp_path: Path) -> None:
+def test_nothing_is_forgotten_after_saving_and_resuming(net: NetSettings, tiny_stream: Stream, tmp_path: Path) -> None:
     method = Clom(net, quick(optimised_by("sgd")), tiny_stream.image_shape)
     for task in tiny_stream[:2]:
         method.learn(task)
@@ -141,11 +141,11 @@ def test_nothing_is_forgotten_after_saving_and_going_on(net: NetSettings, tiny_s
     save_model(tmp_path / "model", method)
     loaded = load_model(tmp_path / "model")
     assert isinstance(loaded, Clom)
-    for continued in (copy.deepcopy(method), loaded):
-        continued.learn(tiny_stream[2])
-        after = all_blocks(continued, tiny_stream)
+    for resumed in (copy.deepcopy(method), loaded):
+        resumed.learn(tiny_stream[2])
+        after = all_blocks(resumed, tiny_stream)
         assert largest_change(before, after, n_tasks=2) == 0
-        assert not torch.equal(shared(continued), shared(method))
+        assert not torch.equal(shared(resumed), shared(method))
 
 
 @nets
@@ -169,7 +169,7 @@ def test_soft_protection_forgets_at_small_s_and_hardly_at_large_s(tiny_stream: S
         attention = HardAttentionSettings(s_max=s_max, binary=False, sparsity_first=0.0, sparsity_rest=0.0)
         settings = quick({**optimised_by("adam"), "plan": Plan(epochs=5, batch=12)}, attention=attention)
         method = Clom(TINY, settings, tiny_stream.image_shape).learn(tiny_stream[0])
-        assert not method.exact_memory, "the scorebook would never notice that soft gates forget"
+        assert not method.exact_memory, "otherwise the scorebook would cache scores that change"
         before = all_blocks(method, tiny_stream)
         size = torch.cat([blocks[0] for blocks in before]).std().item()
         method.learn(tiny_stream[1])
@@ -194,7 +194,7 @@ def test_gates_are_zero_or_one_after_learning(tiny_stream: Stream) -> None:
 
 
 def test_only_the_new_task_and_free_weights_are_trained(tiny_stream: Stream) -> None:
-    """After learning nothing waits for a gradient; the next task still reaches the shared weights."""
+    """After learning, no parameter requires a gradient; the next task still trains the shared weights."""
     method = Clom(TINY, quick(), tiny_stream.image_shape).learn(tiny_stream[0])
     assert not any(parameter.requires_grad for parameter in method.parameters())
     assert not method.training
@@ -214,7 +214,7 @@ def test_only_the_new_task_and_free_weights_are_trained(tiny_stream: Stream) -> 
 
 
 def test_rotation_ensemble_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    # clom.md, 2: own blocks [1, 2], [3, 4], [5, 0], [7, 1] and 9 elsewhere.
+    # Blocks read: [1, 2], [3, 4], [5, 0], [7, 1]; 9 elsewhere.
     method = Clom(TINY.model_copy(update={"hidden": 8}), quick(), (1, 8, 8))
     method.open_task(LearnedTask("task", ("a", "b")))
     outputs = torch.full((4, 8), 9.0)
@@ -226,7 +226,7 @@ def test_rotation_ensemble_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_every_rotation_of_the_image_reads_its_own_block(count: int, tiny_stream: Stream) -> None:
+def test_each_rotation_reads_its_block_of_the_head(count: int, tiny_stream: Stream) -> None:
     method = Clom(TINY, quick({"rotations": count}), tiny_stream.image_shape).learn(tiny_stream[0])
     pixels = tiny_stream.tests[0].pixels
     expected = torch.zeros(len(pixels), 2)
@@ -254,7 +254,7 @@ def test_flip_tta_is_refused_with_a_pretrained_network(name: str) -> None:
         Clom(AdapterSettings(weights="random", width=0.05, hidden=16), settings, (3, 32, 32))
 
 
-def test_calibration_never_changes_an_answer_within_a_task() -> None:
+def test_calibration_never_changes_a_til_prediction() -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
         blocks = [3 * torch.randn(40, n, generator=generator) for n in (2, 5, 3)]
@@ -267,9 +267,9 @@ def test_calibration_never_changes_an_answer_within_a_task() -> None:
 
 def test_calibrations_by_preference(tiny_stream: Stream) -> None:
     found = {}
-    for way in ("memory", "scale", "none"):
-        method = Clom(TINY, quick(calibration=way), tiny_stream.image_shape).learn(tiny_stream[0])
-        found[way] = (list(method.calibrations()), method.memory_bytes)
+    for name in ("memory", "scale", "none"):
+        method = Clom(TINY, quick(calibration=name), tiny_stream.image_shape).learn(tiny_stream[0])
+        found[name] = (list(method.calibrations()), method.memory_bytes)
     assert found == {
         "memory": (["memory", "scale", "none"], 2 * 4 * 64),  # two classes, four samples, 8 x 8 bytes
         "scale": (["scale", "none"], 0),
@@ -277,12 +277,12 @@ def test_calibrations_by_preference(tiny_stream: Stream) -> None:
     }
 
 
-# -------------------------------------------------------------------------------------------- failures and wrong input
+# ------------------------------------------------------------------------------------------- failures and invalid input
 
 
 @pytest.mark.parametrize("problem", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("phase", ["features", "head"])
-def test_a_failure_midway_leaves_no_trace(problem: type[BaseException], phase: str, tiny_stream: Stream) -> None:
+def test_a_failed_task_leaves_no_trace(problem: type[BaseException], phase: str, tiny_stream: Stream) -> None:
     method, undisturbed = (Clom(TINY, quick(), tiny_stream.image_shape).learn(tiny_stream[0]) for _ in range(2))
     state = {name: value.clone() for name, value in method.state_dict().items()}
 
@@ -295,12 +295,12 @@ def test_a_failure_midway_leaves_no_trace(problem: type[BaseException], phase: s
     assert len(method.tasks) == method.protection.n_tasks == len(method.heads) == 1
     assert list(method.state_dict()) == list(state)
     assert all(torch.equal(value, state[name]) for name, value in method.state_dict().items())
-    # And it can still learn, with the result of one that was never stopped.
+    # It can still learn, with the same result as one that was never interrupted.
     after = all_blocks(method.learn(tiny_stream[1]), tiny_stream)
     assert largest_change(all_blocks(undisturbed.learn(tiny_stream[1]), tiny_stream), after, n_tasks=2) == 0
 
 
-def test_divergence_is_told_and_leaves_no_trace(tiny_stream: Stream) -> None:
+def test_divergence_is_reported_and_leaves_no_trace(tiny_stream: Stream) -> None:
     method = Clom(TINY, quick(), tiny_stream.image_shape).learn(tiny_stream[0])
     before = all_blocks(method, tiny_stream)
     wild = {"optimiser": OptimiserSettings(kind="sgd", lr=1e30)}
@@ -320,7 +320,7 @@ def test_images_must_be_square() -> None:
 
 
 def learn_unequal(digits: DataSet, per_class: int, epochs: int, seed: int = 0) -> Evaluation:
-    """Digits in tasks of 3, 2 and 5 classes, which the method is never told in advance."""
+    """Digits in tasks of 3, 2 and 5 classes, which the method does not know in advance."""
     stream = split(digits, [3, 2, 5], train_per_class=per_class, test_per_class=20)
     learning = ContrastiveSettings(
         plan=Plan(epochs=epochs, batch=16, schedule=Schedule(warmup=1)),

@@ -1,4 +1,4 @@
-"""CLOM (ODIN): HAT's network and answers, ODIN's scores."""
+"""CLOM (ODIN): HAT's network with ODIN's scores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_is_a_method(net: NetSettings, tiny_stream: Stream) -> None:
     check_method(lambda seed: make(net, seed), tiny_stream)
 
 
-def test_is_hat_but_for_the_scores(tiny_stream: Stream) -> None:
+def test_is_hat_except_for_the_scores(tiny_stream: Stream) -> None:
     method = make(eps=0.02)
     hat = Hat(ALEXNET, HatSettings.model_validate(SETTINGS), (1, 8, 8), 0)
     for new in list(tiny_stream)[:2]:
@@ -43,16 +43,16 @@ def test_is_hat_but_for_the_scores(tiny_stream: Stream) -> None:
         torch.testing.assert_close(method.task_logits(to_unit(pixels), task), hat.block(pixels, task))
         by_hand = odin_block(partial(hat.task_logits, task=task), to_unit(pixels), 1000.0, 0.02)
         torch.testing.assert_close(method.block(pixels, task), by_hand)
-        # Without a step a large temperature only takes the mean away.
-        still = odin_block(partial(hat.task_logits, task=task), to_unit(pixels), 1e6, 0.0)
+        # Without a perturbation, a large temperature only subtracts the mean.
+        unperturbed = odin_block(partial(hat.task_logits, task=task), to_unit(pixels), 1e6, 0.0)
         plain = hat.block(pixels, task)
-        torch.testing.assert_close(still, plain - plain.mean(1, keepdim=True), rtol=1e-3, atol=1e-4)
-        # The step makes an image look more like what it is taken for.
+        torch.testing.assert_close(unperturbed, plain - plain.mean(1, keepdim=True), rtol=1e-3, atol=1e-4)
+        # The perturbation raises the score of the predicted class.
         assert (by_hand.amax(1) >= plain.amax(1) - plain.mean(1) - 1e-4).float().mean() > 0.9
 
 
 @pytest.mark.parametrize("experiment", experiment_names())
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_has_hats_settings_everywhere(experiment: str, budget: str) -> None:
+def test_shares_the_settings_of_hat(experiment: str, budget: str) -> None:
     hat, odin = (resolve(experiment, name, budget).settings for name in ("hat", "clom-odin"))
     assert odin == hat | {"temperature": 1000.0, "eps": 0.0014}

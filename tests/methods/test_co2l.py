@@ -1,4 +1,4 @@
-"""Co2L: its sampler, its memory, what its losses train, and that it learns. Its losses are in test_losses.py."""
+"""Co2L: sampling, memory, use of its losses, accuracy. The losses are tested in learning/test_losses.py."""
 
 from __future__ import annotations
 
@@ -41,38 +41,38 @@ def make(seed: int = 0, **values: object) -> Co2L:
 
 @pytest.mark.parametrize("net", [ALEXNET, ResNet18Settings(width=8)])
 def test_is_a_method(net: NetSettings, tiny_stream: Stream) -> None:
-    how = settings(memory=MemorySettings(size=10))
-    check_method(lambda seed: Co2L(net, how, (1, 8, 8), seed), tiny_stream)
+    chosen = settings(memory=MemorySettings(size=10))
+    check_method(lambda seed: Co2L(net, chosen, (1, 8, 8), seed), tiny_stream)
 
 
 @pytest.mark.parametrize("options", [{"head": SgdHeadSettings(plan=Plan(epochs=2))}, {"teacher_bn": "batch"}])
 def test_the_original_variants_are_methods(options: dict[str, object], tiny_stream: Stream) -> None:
-    how = settings(**options)
-    check_method(lambda seed: Co2L(ResNet18Settings(width=8), how, (1, 8, 8), seed), tiny_stream)
+    chosen = settings(**options)
+    check_method(lambda seed: Co2L(ResNet18Settings(width=8), chosen, (1, 8, 8), seed), tiny_stream)
 
 
-def test_sampler_of_the_specification() -> None:
-    # co2l.md, property 6: 8 old classes x 25 + 2 new x 5000.
+def test_sampling_is_balanced() -> None:
+    # 8 old classes of 25 images and 2 new ones of 5000.
     labels = torch.cat([torch.arange(8).repeat_interleave(25), torch.arange(8, 10).repeat_interleave(5000)])
-    chances = balanced(labels)
-    of_class = torch.stack([chances[labels == label].sum() for label in range(10)])
+    weights = balanced(labels)
+    of_class = torch.stack([weights[labels == label].sum() for label in range(10)])
     torch.testing.assert_close(of_class, torch.full((10,), 0.1, dtype=torch.float64))
     assert len(labels) == 10_200
-    assert (len(labels) * chances[0]).item() == pytest.approx(40.8)
+    assert (len(labels) * weights[0]).item() == pytest.approx(40.8)
 
 
-def test_buffer_sizes_of_the_specification() -> None:
-    # co2l.md, property 7: K = 200, 2 classes per task; the chances are spread evenly over [0, 1).
-    method, chances = make(memory=MemorySettings(size=200)), [(n + 0.5) / 600 for n in range(600)]
+def test_sizes_of_the_memory() -> None:
+    # K = 200, 2 classes per task; draws are spread evenly over [0, 1).
+    method, draws = make(memory=MemorySettings(size=200)), [(n + 0.5) / 600 for n in range(600)]
     for number, expected in enumerate([100, 50, 33 + 1 / 3, 25]):
         method.open_task(LearnedTask(f"task {number}", (f"{number}a", f"{number}b")))
-        sizes = torch.tensor([method._sizes(chance) for chance in chances])
+        sizes = torch.tensor([method._sizes(draw) for draw in draws])
         assert sizes.shape[1] == 2 * (number + 1)
         assert bool((sizes.sum(1) == 200).all())
         assert sizes.double().mean(0).tolist() == pytest.approx([expected] * sizes.shape[1])
 
 
-def test_unequal_tasks_share_by_task_and_old_classes_evenly() -> None:
+def test_memory_is_divided_by_task_and_evenly_among_old_classes() -> None:
     method = make(memory=MemorySettings(size=120))
     for number, names in enumerate([("a",), ("b", "c", "d"), ("e", "f")]):
         method.open_task(LearnedTask(f"task {number}", names))
@@ -81,7 +81,7 @@ def test_unequal_tasks_share_by_task_and_old_classes_evenly() -> None:
     assert method._sizes(0.0) == [15, 15, 15, 15, 15, 15, 30]
 
 
-def test_rounding_keeps_the_sum_and_each_size_on_average() -> None:
+def test_rounding_preserves_the_sum_and_expected_sizes() -> None:
     sizes = [0.25, 1.5, 2.0, 0.1, 3.15]
     drawn = torch.tensor([rounded(sizes, (n + 0.5) / 1000) for n in range(1000)])
     assert bool((drawn.sum(1) == 7).all())
@@ -89,7 +89,7 @@ def test_rounding_keeps_the_sum_and_each_size_on_average() -> None:
     assert bool(((drawn - torch.tensor(sizes)).abs() < 1).all())
 
 
-def test_memory_holds_what_was_trained_on_and_only_ever_drops_old_images(tiny_stream: Stream) -> None:
+def test_memory_stores_training_images_and_only_drops_old_ones(tiny_stream: Stream) -> None:
     method, before = make(memory=MemorySettings(size=12)), dict[int, set[bytes]]()
     for number, task in enumerate(tiny_stream):
         method.learn(task)
@@ -106,27 +106,27 @@ def test_memory_holds_what_was_trained_on_and_only_ever_drops_old_images(tiny_st
         before = now
 
 
-def test_the_classifier_sees_the_memory_as_it_was_before_the_task(
+def test_the_classifier_is_trained_with_the_memory_from_before_the_task(
     tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[list[int]] = []
     weighted: list[Tensor] = []
 
-    def watched(features: Tensor, labels: Tensor, n_outputs: int, how: HeadSettings, weights: Tensor) -> nn.Linear:
+    def watched(features: Tensor, labels: Tensor, n_outputs: int, head: HeadSettings, weights: Tensor) -> nn.Linear:
         counts.append(torch.bincount(labels, minlength=n_outputs).tolist())
         weighted.append(weights * torch.bincount(labels, minlength=n_outputs))
-        return heads.solve_head(features, labels, n_outputs, how, weights)
+        return heads.solve_head(features, labels, n_outputs, head, weights)
 
     monkeypatch.setattr(co2l, "solve_head", watched)
     method = make(memory=MemorySettings(size=12))
     for task in tiny_stream:
         method.learn(task)
     assert counts == [[12, 12], [6, 6, 12, 12], [3, 3, 3, 3, 12, 12]]
-    for weights in weighted:  # every class weighs the same, however many images it has
+    for weights in weighted:  # classes have equal weight
         torch.testing.assert_close(weights, torch.ones(len(weights)))
 
 
-def test_only_later_tasks_distil_and_old_samples_are_no_anchors(
+def test_only_later_tasks_distil_and_old_samples_are_not_anchors(
     tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anchors: list[tuple[Tensor, Tensor]] = []
@@ -161,16 +161,16 @@ def test_only_later_tasks_distil_and_old_samples_are_no_anchors(
         assert torch.equal(first, second)
 
 
-def test_the_first_task_may_be_longer(tiny_stream: Stream) -> None:
-    told: list[Progress] = []
+def test_the_first_task_may_be_trained_longer(tiny_stream: Stream) -> None:
+    reports: list[Progress] = []
     method = make(first_epochs=3)
     for task in tiny_stream[:2]:
-        method.learn(task, TrainingContext(told.append))
-    assert {step.epochs for step in told if step.task == 0} == {3}
-    assert {step.epochs for step in told if step.task == 1} == {1}
+        method.learn(task, TrainingContext(reports.append))
+    assert {step.epochs for step in reports if step.task == 0} == {3}
+    assert {step.epochs for step in reports if step.task == 1} == {1}
 
 
-def test_without_memory_it_still_learns_and_keeps_nothing(tiny_stream: Stream) -> None:
+def test_learns_without_a_memory(tiny_stream: Stream) -> None:
     method = make(memory=MemorySettings(size=0))
     for task in tiny_stream:
         method.learn(task)
@@ -183,7 +183,7 @@ SGD_HEAD = SgdHeadSettings(plan=Plan(epochs=20, batch=16), optimiser=OptimiserSe
 
 @pytest.mark.parametrize("head", [HeadSettings(views=2), SGD_HEAD])
 def test_both_classifiers_are_balanced(head: HeadSettings | SgdHeadSettings, tiny_stream: Stream) -> None:
-    """The same image 45 times as one class and 5 times as the other: balanced, that is one to one."""
+    """The same image 45 times as one class and 5 times as the other must get equal probabilities."""
     method = make(head=head).learn(tiny_stream[0])
     image, labels = tiny_stream[0].train.pixels[:1], torch.tensor([0] * 45 + [1] * 5)
     method._learn_head(image.expand(50, -1, -1, -1), labels, TrainingContext())
@@ -191,12 +191,12 @@ def test_both_classifiers_are_balanced(head: HeadSettings | SgdHeadSettings, tin
 
 
 @pytest.mark.parametrize("head", [HeadSettings(views=1), SGD_HEAD])
-def test_both_classifiers_read_the_features(head: HeadSettings | SgdHeadSettings, tiny_stream: Stream) -> None:
+def test_both_classifiers_fit_the_features(head: HeadSettings | SgdHeadSettings, tiny_stream: Stream) -> None:
     method = make(plan=Plan(epochs=10, batch=16), head=head).learn(tiny_stream[0])
     assert (method.scores(tiny_stream[0].train.pixels).argmax(1) == tiny_stream[0].train.labels).double().mean() > 0.9
 
 
-def test_it_learns_digits(digits: DataSet) -> None:
+def test_learns_digits(digits: DataSet) -> None:
     stream = split(digits, [2, 2, 2], train_per_class=60, test_per_class=20)
     method = make(plan=Plan(epochs=12, batch=32), memory=MemorySettings(size=60), head=HeadSettings(views=4))
     for task in stream:
@@ -208,16 +208,16 @@ def test_it_learns_digits(digits: DataSet) -> None:
     assert accuracy.preferred.cil > 0.7
 
 
-def test_the_paper_budget_has_the_specifications_values() -> None:
-    how = Co2LSettings.model_validate(resolve("cifar10-5t", "co2l", "paper").settings)
-    assert (how.first_epochs, how.plan.epochs, how.plan.batch) == (500, 100, 512)
-    assert how.optimiser == OptimiserSettings(kind="sgd", lr=0.5, momentum=0.9, weight_decay=1e-4)
-    assert (how.temperature, how.similarity_temperature, how.past_temperature) == (0.5, 0.2, 0.01)
-    assert how.augmentation == Augmentation(crop_area=(0.2, 1.0))
-    assert how.memory.size == 200
-    assert isinstance(how.head, SgdHeadSettings)
-    assert how.head.optimiser == OptimiserSettings(kind="sgd", lr=1.0, momentum=0.9)
-    assert [how.head.plan.schedule.factor(epoch, 100) for epoch in (59, 60, 90)] == pytest.approx([1, 0.2, 0.008])
+def test_published_settings_in_the_paper_budget() -> None:
+    paper = Co2LSettings.model_validate(resolve("cifar10-5t", "co2l", "paper").settings)
+    assert (paper.first_epochs, paper.plan.epochs, paper.plan.batch) == (500, 100, 512)
+    assert paper.optimiser == OptimiserSettings(kind="sgd", lr=0.5, momentum=0.9, weight_decay=1e-4)
+    assert (paper.temperature, paper.similarity_temperature, paper.past_temperature) == (0.5, 0.2, 0.01)
+    assert paper.augmentation == Augmentation(crop_area=(0.2, 1.0))
+    assert paper.memory.size == 200
+    assert isinstance(paper.head, SgdHeadSettings)
+    assert paper.head.optimiser == OptimiserSettings(kind="sgd", lr=1.0, momentum=0.9)
+    assert [paper.head.plan.schedule.factor(epoch, 100) for epoch in (59, 60, 90)] == pytest.approx([1, 0.2, 0.008])
     tiny = Co2LSettings.model_validate(resolve("tinyimagenet-5t", "co2l", "paper").settings)
     assert (tiny.optimiser.lr, tiny.similarity_temperature, tiny.past_temperature) == (0.1, 0.1, 0.1)
     assert (tiny.plan.epochs, tiny.augmentation.crop_area, tiny.memory.size) == (50, (0.1, 1.0), 2000)

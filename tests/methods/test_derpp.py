@@ -1,4 +1,4 @@
-"""DER++: the numbers of its specification, the reservoir's law, and what replay must not do."""
+"""DER++: reference values, reservoir sampling, and invariants of replay."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def test_is_a_method(size: int, net: NetSettings, tiny_stream: Stream) -> None:
     check_method(lambda seed: make(net, seed, memory={"size": size}, replay_batch=8), tiny_stream)
 
 
-# --- the specification's numbers --------------------------------------------------------------------------------------
+# --- reference values -------------------------------------------------------------------------------------------------
 
 
-def test_1_the_mean_over_outputs_not_the_squared_norm() -> None:
+def test_output_loss_is_a_mean_not_a_squared_norm() -> None:
     outputs, stored = torch.tensor([[0.5, 0.5, -1]]), torch.tensor([[1.0, 0, -1]])
     assert float(output_loss(outputs, stored, torch.tensor([3]))) == pytest.approx(0.1666667, abs=1e-6)
     assert float((outputs - stored).norm() ** 2) == pytest.approx(0.5)
 
 
-class Saying(nn.Module):
-    """Example 2: to the stream's dark and bright images, then to the first draw, then to the second."""
+class Scripted(nn.Module):
+    """Fixed outputs for the dark and bright new images, then for the first replay sample, then for the second."""
 
     n_features = 3
 
@@ -76,25 +76,25 @@ class Saying(nn.Module):
         return outputs.expand(len(images), -1) + self.zero
 
 
-def test_2_the_whole_loss() -> None:
+def test_the_whole_loss() -> None:
     method = make(alpha=0.2, beta=0.5, plan={"epochs": 1, "batch": 2})
     task = LearnedTask("only", ("a", "b", "c"))
     method.open_task(task)
-    method.backbone, method.head = Saying(), nn.Identity()  # type: ignore[assignment]
+    method.backbone, method.head = Scripted(), nn.Identity()  # type: ignore[assignment]
     stored = torch.tensor([[1.0, 0, -1]]).expand(4, -1)
     method.reservoir.offer(
         torch.zeros(4, 1, 8, 8), torch.ones(4, dtype=torch.int64), stored, uniform(torch.Generator())
     )
     pixels = torch.tensor([0, 255], dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8)
     stream = Images(pixels, torch.tensor([0, 1]))
-    told: list[Progress] = []
-    method._learn(Task(task.name, task.class_names, stream, stream), TrainingContext(told.append))
+    reports: list[Progress] = []
+    method._learn(Task(task.name, task.class_names, stream, stream), TrainingContext(reports.append))
     # .3954948 + .2 * .1666667 + .5 * 1.5514448
-    assert [progress.loss for progress in told] == pytest.approx([1.2045505], abs=1e-6)
+    assert [progress.loss for progress in reports] == pytest.approx([1.2045505], abs=1e-6)
 
 
-def test_3_every_item_is_kept_with_the_same_probability() -> None:
-    """All outcomes of the draws for two places and four items, each equally likely."""
+def test_every_item_is_stored_with_the_same_probability() -> None:
+    """All equally likely outcomes of the draws for two slots and four items."""
     bounds: list[int] = []
 
     def none(bound: int) -> int:
@@ -102,16 +102,16 @@ def test_3_every_item_is_kept_with_the_same_probability() -> None:
         return bound - 1
 
     offer(reservoir_of(2), range(4), none)
-    assert bounds == [3, 4], "item N is drawn for from 0 to N, N included"
-    kept, outcomes = torch.zeros(4), list(product(range(3), range(4)))
+    assert bounds == [3, 4], "the draw for item N is from 0 to N, inclusive"
+    counts, outcomes = torch.zeros(4), list(product(range(3), range(4)))
     for outcome in outcomes:
         reservoir, draws = reservoir_of(2), iter(outcome)
         offer(reservoir, range(4), lambda bound, draws=draws: next(draws))  # type: ignore[misc]
-        kept[reservoir.labels] += 1
-    assert (kept / len(outcomes)).tolist() == [0.5, 0.5, 0.5, 0.5]
+        counts[reservoir.labels] += 1
+    assert (counts / len(outcomes)).tolist() == [0.5, 0.5, 0.5, 0.5]
 
 
-def test_3_the_draw_reaches_every_number_below_the_bound() -> None:
+def test_draws_are_uniform_below_the_bound() -> None:
     draw = uniform(torch.Generator().manual_seed(0))
     counts = torch.bincount(torch.tensor([draw(3) for _ in range(3000)]), minlength=3)
     assert len(counts) == 3
@@ -119,7 +119,7 @@ def test_3_the_draw_reaches_every_number_below_the_bound() -> None:
 
 
 class Constant(nn.Module):
-    """x = [1, 2] whatever the image."""
+    """Features [1, 2] for any image."""
 
     n_features = 2
 
@@ -127,7 +127,7 @@ class Constant(nn.Module):
         return torch.tensor([[1.0, 2.0]]).expand(len(images), -1)
 
 
-def test_4_stored_outputs_are_those_before_the_step() -> None:
+def test_stored_outputs_are_those_before_the_step() -> None:
     method = make(plan={"epochs": 1, "batch": 1}, optimiser={"kind": "sgd", "lr": 0.1})
     method.open_task(LearnedTask("only", ("a", "b", "c")))
     method.backbone = Constant()  # type: ignore[assignment]
@@ -138,15 +138,15 @@ def test_4_stored_outputs_are_those_before_the_step() -> None:
     before, after = torch.tensor([0.7393418, -1.0620983, 0.0441350]), torch.tensor([0.3787718, -0.5216143, -0.1357790])
     torch.testing.assert_close(method.reservoir.outputs[0], before, rtol=0, atol=1e-6)
     torch.testing.assert_close(method.logits(torch.zeros(1, 3, 8, 8))[0], after, rtol=0, atol=1e-6)
-    assert torch.equal(method.reservoir.pixels[0], image.pixels[0]), "the image is stored as it is"
+    assert torch.equal(method.reservoir.pixels[0], image.pixels[0]), "the image is stored without augmentation"
     assert int(method.reservoir.labels[0]) == 1
     assert (len(method.reservoir), int(method.reservoir.offered)) == (1, 1)
 
 
-def test_5_answers_are_over_the_classes_seen() -> None:
+def test_predictions_are_among_the_classes_seen() -> None:
     method = make()
     outputs = [torch.tensor([3.0, 1]), torch.tensor([2, 2.5]), torch.tensor([5.0, 0])]
-    answers = []
+    predictions = []
     for number, bias in enumerate(outputs):
         method.open_task(LearnedTask(f"task {number}", (f"{number}a", f"{number}b")))
         part = method.head.parts[number]
@@ -155,41 +155,41 @@ def test_5_answers_are_over_the_classes_seen() -> None:
             part.weight.zero_()
             part.bias.copy_(bias)
         blocks = method.blocks(torch.zeros(1, 1, 8, 8, dtype=torch.uint8))
-        answers.append(int(torch.cat(blocks, 1).argmax()))
-    assert answers == [0, 0, 4]
+        predictions.append(int(torch.cat(blocks, 1).argmax()))
+    assert predictions == [0, 0, 4]
     assert 2 + int(blocks[1].argmax()) == 3
 
 
 @pytest.mark.parametrize("net", [ALEXNET, ResNet18Settings(width=8)])
-def test_6_without_weights_it_is_fine_tuning(net: NetSettings, tiny_stream: Stream) -> None:
+def test_without_replay_weights_it_is_fine_tuning(net: NetSettings, tiny_stream: Stream) -> None:
     ours = make(net, alpha=0.0, beta=0.0)
     plain = FineTune(net, SharedSettings.model_validate({"plan": PLAN}), (1, 8, 8))
     for task in tiny_stream:
         ours.learn(task)
         plain.learn(task)
-    theirs = plain.state_dict()
-    mine = {name: value for name, value in ours.state_dict().items() if not name.startswith("reservoir.")}
-    assert list(mine) == list(theirs)
-    assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+    expected = plain.state_dict()
+    state = {name: value for name, value in ours.state_dict().items() if not name.startswith("reservoir.")}
+    assert list(state) == list(expected)
+    assert all(torch.equal(value, expected[name]) for name, value in state.items())
     assert int(ours.reservoir.offered) == sum(len(task.train) for task in tiny_stream) * 2
 
 
-def test_7_filling() -> None:
+def test_filling() -> None:
     reservoir, randomness = reservoir_of(5), torch.Generator().manual_seed(0)
-    for taken in range(1, 8):
-        offer(reservoir, range(taken, taken + 1), uniform(randomness))
-        assert len(reservoir) == min(taken, 5)
+    for count in range(1, 8):
+        offer(reservoir, range(count, count + 1), uniform(randomness))
+        assert len(reservoir) == min(count, 5)
         drawn = reservoir.sample(10, randomness)
-        assert sorted(drawn.tolist()) == list(range(len(reservoir))), "without replacement, and never an empty place"
+        assert sorted(drawn.tolist()) == list(range(len(reservoir))), "without replacement and never an empty slot"
         assert bool((reservoir.labels[drawn] > 0).all())
-        assert len(reservoir.sample(2, randomness)) == min(taken, 2)
+        assert len(reservoir.sample(2, randomness)) == min(count, 2)
 
 
-# --- laws -------------------------------------------------------------------------------------------------------------
+# --- invariants -------------------------------------------------------------------------------------------------------
 
 
-def test_new_outputs_are_not_pulled_anywhere() -> None:
-    """An item stored with two outputs says nothing about the third; another one, stored later, does."""
+def test_stored_logits_do_not_affect_later_outputs() -> None:
+    """An item stored with two outputs has no gradient for the third; one stored later has."""
     outputs = torch.tensor([[1.0, 2, 5], [1, 2, 5]], requires_grad=True)
     stored, widths = torch.tensor([[0.0, 0, 0], [0, 0, 1]]), torch.tensor([2, 3])
     loss = output_loss(outputs, stored, widths)
@@ -206,11 +206,11 @@ def test_items_stay_together() -> None:
     reservoir.widen(5)
     offer(reservoir, range(30, 60), uniform(torch.Generator().manual_seed(4)), width=5)
     assert len(set(reservoir.labels.tolist())) == 4
-    for place in range(4):
-        label, width = int(reservoir.labels[place]), int(reservoir.widths[place])
+    for slot in range(4):
+        label, width = int(reservoir.labels[slot]), int(reservoir.widths[slot])
         assert width == (3 if label < 30 else 5)
-        assert reservoir.pixels[place].flatten().tolist() == [label] * 4
-        assert reservoir.outputs[place].tolist() == [label] * width + [0] * (5 - width)
+        assert reservoir.pixels[slot].flatten().tolist() == [label] * 4
+        assert reservoir.outputs[slot].tolist() == [label] * width + [0] * (5 - width)
 
 
 def test_outputs_are_copies() -> None:
@@ -231,7 +231,7 @@ def test_memory_counts_images_and_outputs(tiny_stream: Stream) -> None:
 
 
 class Recorded(Derpp):
-    """Remembers the batches that went through the network in training."""
+    """Records the training batches."""
 
     def logits(self, images: Tensor) -> Tensor:
         if not hasattr(self, "batches"):
@@ -240,7 +240,7 @@ class Recorded(Derpp):
         return super().logits(images)
 
 
-def test_two_independent_draws_a_step(tiny_stream: Stream) -> None:
+def test_two_independent_replay_samples_per_step(tiny_stream: Stream) -> None:
     settings = DerppSettings.model_validate({"plan": {"epochs": 1, "batch": 12}, "replay_batch": 6})
     method = Recorded(ALEXNET, settings, (1, 8, 8))
     method.learn(tiny_stream[0])

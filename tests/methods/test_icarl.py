@@ -1,4 +1,4 @@
-"""iCaRL: the checkable properties of its specification; herding and nearest means are tested in learning/."""
+"""iCaRL: losses, class means and accuracy; herding and nearest means are tested in learning/."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.nearest_mean import mean_directions
 from clom.methods.families.shared import SharedNetwork
-from clom.methods.icarl import Icarl, IcarlSettings, binary_loss, mirrored
+from clom.methods.icarl import Icarl, IcarlSettings, binary_loss, flipped
 from clom.methods.lwf_r import LwfR, LwfRSettings
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from clom.testing import check_method
@@ -41,41 +41,41 @@ def test_is_a_method(variant: str, net: NetSettings, tiny_stream: Stream) -> Non
     check_method(lambda seed: make(net, seed, variant=variant), tiny_stream)
 
 
-def test_loss_of_rebuffi() -> None:  # property 4
+def test_loss_of_rebuffi() -> None:
     outputs, old = torch.tensor([[0.0, 1, -1]]), torch.tensor([[2.0, 0]])
     assert float(binary_loss(outputs, old, torch.tensor([2]))) == pytest.approx(0.939890, abs=1e-6)
     for old_class in (0, 1):
         assert float(binary_loss(outputs, old, torch.tensor([old_class]))) == pytest.approx(0.606557, abs=1e-6)
-    # Without old classes all targets are the label's.
+    # Without old classes all targets are labels.
     assert float(binary_loss(outputs, None, torch.tensor([0]))) == pytest.approx(0.773224, abs=1e-6)
 
 
-def test_units_keep_the_scale_of_the_original_loss() -> None:  # pitfall 7
+def test_units_preserve_the_scale_of_the_original_loss() -> None:
     outputs, old, labels = torch.randn(5, 3), torch.randn(5, 2), torch.tensor([0, 1, 2, 2, 0])
     mean = binary_loss(outputs, old, labels)
     torch.testing.assert_close(binary_loss(outputs, old, labels, 100), mean * 3 / 100)
     torch.testing.assert_close(binary_loss(outputs, old, labels, 2), mean)
 
 
-def test_mirroring_exchanges_left_and_right_and_not_colours() -> None:  # property 5
-    row = torch.tensor([[0, 1, 2], [3, 4, 5]])  # two pixels of three colours: height 1, width 2, colours last
-    as_stored = row[None, None].permute(0, 3, 1, 2)
-    assert mirrored(as_stored).permute(0, 2, 3, 1)[0, 0].tolist() == [[3, 4, 5], [0, 1, 2]]
+def test_flipping_swaps_left_and_right_but_not_colours() -> None:
+    row = torch.tensor([[0, 1, 2], [3, 4, 5]])  # height 1, width 2, colours last
+    pixels = row[None, None].permute(0, 3, 1, 2)
+    assert flipped(pixels).permute(0, 2, 3, 1)[0, 0].tolist() == [[3, 4, 5], [0, 1, 2]]
 
 
-def test_means_are_of_exemplars_and_their_mirror_images(tiny_stream: Stream) -> None:
+def test_means_include_flipped_exemplars(tiny_stream: Stream) -> None:
     plain = make().learn(tiny_stream[0])
-    flipped = make(flip_means=True).learn(tiny_stream[0])
+    with_flips = make(flip_means=True).learn(tiny_stream[0])
     pixels, labels = plain.exemplars()
     torch.testing.assert_close(plain.means, mean_directions(plain.embed(pixels), labels, 2))
     halves = [torch.nn.functional.normalize(plain.embed(images)) for images in (pixels, pixels.flip(3))]
     for label in (0, 1):
         both = (halves[0][labels == label].mean(0) + halves[1][labels == label].mean(0)) / 2
-        torch.testing.assert_close(flipped.means[label], torch.nn.functional.normalize(both, dim=0))
-    assert not torch.allclose(plain.means, flipped.means)
+        torch.testing.assert_close(with_flips.means[label], torch.nn.functional.normalize(both, dim=0))
+    assert not torch.allclose(plain.means, with_flips.means)
 
 
-def test_means_are_of_the_network_as_it_is_now(tiny_stream: Stream) -> None:
+def test_means_are_recomputed_with_the_current_network(tiny_stream: Stream) -> None:
     method = make().learn(tiny_stream[0])
     before = method.means.clone()
     method.learn(tiny_stream[1])
@@ -84,7 +84,7 @@ def test_means_are_of_the_network_as_it_is_now(tiny_stream: Stream) -> None:
     assert not torch.allclose(method.means[:2], before)
 
 
-def test_one_trainer_two_predictors(tiny_stream: Stream) -> None:  # LwF.R's property 6
+def test_training_is_the_same_as_for_lwf_r(tiny_stream: Stream) -> None:
     icarl, lwf = make(), LwfR(ALEXNET, LwfRSettings.model_validate(SHARED), (1, 8, 8))
     for task in tiny_stream:
         icarl.learn(task)
@@ -97,7 +97,7 @@ def test_one_trainer_two_predictors(tiny_stream: Stream) -> None:  # LwF.R's pro
     assert (icarl.scores(pixels).argmax(1) != lwf.scores(pixels).argmax(1)).any()
 
 
-def test_the_originals_old_rows_go_on_learning(tiny_stream: Stream) -> None:
+def test_old_rows_keep_training_in_the_original(tiny_stream: Stream) -> None:
     method = make(variant="rebuffi").learn(tiny_stream[0])
     before = {name: value.clone() for name, value in method.head.state_dict().items()}
     method.learn(tiny_stream[1])
@@ -108,19 +108,19 @@ def test_the_originals_old_rows_go_on_learning(tiny_stream: Stream) -> None:
 
 def test_a_memory_too_small_for_a_mean_is_refused(tiny_stream: Stream) -> None:
     method = make(memory={"size": 3}).learn(tiny_stream[0])
-    with pytest.raises(UserError, match=r"leaves none for each of 4 classes.*memory.size to 4"):
+    with pytest.raises(UserError, match=r"has none for each of 4 classes.*memory.size to 4"):
         method.learn(tiny_stream[1])
     assert len(method.tasks) == 1
 
 
-def test_a_class_with_few_images_keeps_them_all(tiny_stream: Stream) -> None:
+def test_all_images_of_a_small_class_are_stored(tiny_stream: Stream) -> None:
     task = tiny_stream[0]
     rows = torch.cat([(task.train.labels == 0).nonzero()[:2, 0], (task.train.labels == 1).nonzero()[:, 0]])
     method = make().learn(replace(task, train=task.train[rows]))
     assert torch.bincount(method.exemplars()[1]).tolist() == [2, 6]
 
 
-def test_identical_images_end_the_original_herding(tiny_stream: Stream) -> None:  # pitfall 3
+def test_identical_images_end_the_original_herding(tiny_stream: Stream) -> None:
     task = tiny_stream[0]
     same = replace(task.train, pixels=task.train.pixels[task.train.labels])
     method = make(herding="rank").learn(replace(task, train=same))

@@ -1,4 +1,4 @@
-"""LwF.R: the checkable properties of its specification, and that replay and distillation are really at work."""
+"""LwF.R: loss, head, exemplars, and the effects of replay and distillation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_is_a_method(net: NetSettings, tiny_stream: Stream) -> None:
 
 
 def test_loss_by_hand() -> None:
-    # Properties 1 and pitfall 3: cross-entropy over all four classes, distillation over the three old ones only.
+    # Cross-entropy over all four classes, distillation over the three old ones only.
     outputs, old, labels = torch.tensor([[1.0, 2, 3, 9]]), torch.tensor([[3.0, 2, 1]]), torch.tensor([3])
     distillation = make()._loss(outputs, old, labels) - make()._loss(outputs, None, labels)
     assert float(distillation) == pytest.approx(0.3201567, abs=1e-6)
@@ -49,7 +49,7 @@ def test_loss_by_hand() -> None:
     assert float(make(beta=1.0)._loss(outputs, old, labels)) == pytest.approx(0.0037192 + 4 * 0.3201567, abs=1e-5)
 
 
-def test_old_rows_are_frozen_and_all_else_learns(tiny_stream: Stream) -> None:  # property 3
+def test_only_old_rows_are_frozen(tiny_stream: Stream) -> None:
     method = make().learn(tiny_stream[0])
     for task in tiny_stream[1:]:
         before = state(method)
@@ -58,20 +58,20 @@ def test_old_rows_are_frozen_and_all_else_learns(tiny_stream: Stream) -> None:  
         old = [name for name in before if name.startswith("head.parts")]
         assert len(old) == len(method.tasks) - 1
         assert all(torch.equal(before[name], after[name]) for name in old)
-        moved = [name for name in before if name.startswith("backbone") or name == "head.sigma"]
-        assert all(not torch.equal(before[name], after[name]) for name in moved)
+        trained = [name for name in before if name.startswith("backbone") or name == "head.sigma"]
+        assert all(not torch.equal(before[name], after[name]) for name in trained)
 
 
-def test_new_rows_start_at_their_class_and_learn(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_rows_are_imprinted_and_trained(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     method = make().learn(tiny_stream[0])
     features, labels = method.embed(tiny_stream[1].train.pixels), tiny_stream[1].train.labels
-    started = list[torch.Tensor]()
+    imprinted = list[torch.Tensor]()
     imprint = CosineHead.imprint
 
     def spy(head: CosineHead, *arguments: torch.Tensor) -> None:
-        torch.testing.assert_close(arguments[0], features, msg="the network before the task says where rows start")
+        torch.testing.assert_close(arguments[0], features, msg="rows are imprinted with the network before the task")
         imprint(head, *arguments)
-        started.append(head.parts[-1].detach().clone())
+        imprinted.append(head.parts[-1].detach().clone())
 
     monkeypatch.setattr(CosineHead, "imprint", spy)
     method.learn(tiny_stream[1])
@@ -79,12 +79,12 @@ def test_new_rows_start_at_their_class_and_learn(tiny_stream: Stream, monkeypatc
     directions = torch.nn.functional.normalize(features)
     for label in (0, 1):
         mean = directions[labels == label].mean(0)
-        assert torch.cosine_similarity(started[0][label], mean, 0) > 0.99999
-    assert len(started) == 1
-    assert not torch.equal(method.head.parts[1], started[0])
+        assert torch.cosine_similarity(imprinted[0][label], mean, 0) > 0.99999
+    assert len(imprinted) == 1
+    assert not torch.equal(method.head.parts[1], imprinted[0])
 
 
-def test_logits_know_directions_only(tiny_stream: Stream) -> None:  # property 4
+def test_logits_depend_on_directions_only(tiny_stream: Stream) -> None:
     method = make().learn(tiny_stream[0])
     features = method.embed(tiny_stream.tests[0].pixels)
     torch.testing.assert_close(method.head(7 * features), method.head(features), atol=1e-6, rtol=0)
@@ -92,22 +92,22 @@ def test_logits_know_directions_only(tiny_stream: Stream) -> None:  # property 4
 
 @pytest.mark.parametrize(("rounding", "expected"), [("ceil", [5, 3, 2]), ("floor", [5, 2, 1])])
 def test_exemplars_follow_the_quota_and_stay_a_prefix(rounding: str, expected: list[int], tiny_stream: Stream) -> None:
-    method = make(memory={"size": 10, "rounding": rounding})  # property 5, and iCaRL's property 6
-    kept: dict[int, torch.Tensor] = {}
+    method = make(memory={"size": 10, "rounding": rounding})
+    earlier: dict[int, torch.Tensor] = {}
     for count, task in zip(expected, tiny_stream, strict=True):
         method.learn(task)
         pixels, labels = method.exemplars()
         assert torch.bincount(labels).tolist() == [count] * method.n_seen
         assert rounding == "ceil" or len(labels) <= 10
         now = {label: pixels[labels == label] for label in range(method.n_seen)}
-        assert all(torch.equal(now[label], before[:count]) for label, before in kept.items())
+        assert all(torch.equal(now[label], before[:count]) for label, before in earlier.items())
         for label in range(task.n_classes):
             real = task.train.pixels[task.train.labels == label]
             assert all(bool((real == image).all((1, 2, 3)).any()) for image in now[method.n_old + label])
-        kept = now
+        earlier = now
 
 
-def test_features_may_be_negative_unless_asked(tiny_stream: Stream) -> None:
+def test_features_may_be_negative_without_the_final_relu(tiny_stream: Stream) -> None:
     pixels = tiny_stream.tests[0].pixels
     assert make().embed(pixels).min() < 0
     assert make(final_relu=True).embed(pixels).min() >= 0
@@ -130,7 +130,7 @@ def test_unequal_tasks_and_no_memory(digits: DataSet) -> None:
         (ResNet18Settings(width=128), 32, 200, 44_857_473),
     ],
 )
-def test_sizes_of_the_specification(net: NetSettings, size: int, classes: int, exact: int) -> None:
+def test_published_parameter_counts(net: NetSettings, size: int, classes: int, exact: int) -> None:
     with torch.device("meta"):
         method = LwfR(net, LwfRSettings(), (3, size, size))
         for half in range(2):
@@ -138,7 +138,7 @@ def test_sizes_of_the_specification(net: NetSettings, size: int, classes: int, e
     assert method.n_parameters() == exact
 
 
-def test_distillation_holds_on_to_old_outputs(tiny_stream: Stream) -> None:
+def test_distillation_preserves_old_outputs(tiny_stream: Stream) -> None:
     first, second, *_ = tiny_stream
     drift = {}
     for beta in (0.0, 5.0):
@@ -148,7 +148,7 @@ def test_distillation_holds_on_to_old_outputs(tiny_stream: Stream) -> None:
     assert drift[5.0] < 0.7 * drift[0.0], drift
 
 
-def test_replay_keeps_what_was_learned(digits: DataSet) -> None:
+def test_replay_reduces_forgetting(digits: DataSet) -> None:
     stream = split(digits, [2, 2, 2], train_per_class=50, test_per_class=20)
     accuracy = {}
     for size in (60, 0):

@@ -1,6 +1,6 @@
-"""Mnemonics: the numbers of its specification, and exemplars that really move, for the better, and stay images.
+"""Mnemonics: reference values, and exemplars that are optimised and stay images.
 
-Properties 1, 3, 6 and 7 (distillation, herding, imprinting, quotas) are tested where those parts live.
+Distillation, herding, imprinting and quotas are tested with their modules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.nearest_mean import neg_squared_distance
 from clom.methods.icarl import Icarl, IcarlSettings
-from clom.methods.mnemonics import KernelFactors, Mnemonics, MnemonicsSettings, prototype_loss, taught_rows
+from clom.methods.mnemonics import KernelFactors, Mnemonics, MnemonicsSettings, prototype_loss, updated_rows
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from clom.testing import check_method
 
@@ -50,30 +50,30 @@ def test_is_a_method(net: NetSettings, settings: dict[str, Any], tiny_stream: St
     check_method(lambda seed: make(net, seed, **settings), tiny_stream)
 
 
-def test_normalising_the_query_changes_no_answer() -> None:  # property 2
+def test_normalising_queries_does_not_change_predictions() -> None:
     features = torch.tensor([[3.0, 4], [0.2, -0.1]])
     means = F.normalize(torch.tensor([[1.0, 0], [0, 1], [1, 1]]))
     assert neg_squared_distance(features, means).argmax(1).tolist() == [2, 0]
     assert (-torch.cdist(features, means)).argmax(1).tolist() == [2, 0]
 
 
-def test_prototype_step_by_hand() -> None:  # property 4
+def test_prototype_step_by_hand() -> None:
     exemplars = torch.tensor([[1, 0.2], [0.1, 1]], requires_grad=True)
     old_means = torch.tensor([[-1.0, -1]], requires_grad=True)
-    queries, answers = torch.tensor([[1, 0.5], [0.4, 1], [-1, -0.8]]), torch.tensor([1, 2, 0])
+    queries, targets = torch.tensor([[1, 0.5], [0.4, 1], [-1, -0.8]]), torch.tensor([1, 2, 0])
     labels = torch.tensor([0, 1])
-    loss = prototype_loss(exemplars, labels, old_means.detach(), queries, answers)
+    loss = prototype_loss(exemplars, labels, old_means.detach(), queries, targets)
     assert float(loss.detach()) == pytest.approx(0.4904608, abs=1e-6)
     (gradient,) = torch.autograd.grad(loss, exemplars)
     expected = torch.tensor([[-0.0087229, 0.0436145], [0.0274009, -0.0027401]])
     torch.testing.assert_close(gradient, expected, atol=1e-6, rtol=0)
     assert (gradient * exemplars).sum(1).abs().max() < 1e-8
-    after = prototype_loss(exemplars - gradient, labels, old_means, queries, answers)
+    after = prototype_loss(exemplars - gradient, labels, old_means, queries, targets)
     assert float(after.detach()) == pytest.approx(0.4879292, abs=1e-6)
 
 
-def test_prototypes_are_means_of_features_as_they_are() -> None:
-    # Rule 3: (4, 0) counts four times as much as (0, 1), so the mean is nearer to the first axis.
+def test_prototypes_are_means_of_unnormalised_features() -> None:
+    # (4, 0) weighs four times as much as (0, 1), so the mean is closer to the first axis.
     features, labels = torch.tensor([[4.0, 0], [0, 1], [-1, 0]]), torch.tensor([0, 0, 1])
     queries = torch.tensor([[1.0, 0]])
     cosines = torch.tensor([[4 / 17**0.5, -1.0]])
@@ -82,9 +82,9 @@ def test_prototypes_are_means_of_features_as_they_are() -> None:
     torch.testing.assert_close(prototype_loss(features, labels, none, queries, torch.tensor([0])), expected)
 
 
-def test_bilevel_step_by_hand() -> None:  # property 5
+def test_bilevel_step_by_hand() -> None:
     exemplars = torch.eye(2, requires_grad=True)
-    rows = taught_rows(torch.zeros(2, 2, requires_grad=True), [(exemplars, torch.tensor([0, 1]))], 0.1, F.linear)
+    rows = updated_rows(torch.zeros(2, 2, requires_grad=True), [(exemplars, torch.tensor([0, 1]))], 0.1, F.linear)
     torch.testing.assert_close(rows.detach(), torch.tensor([[0.025, -0.025], [-0.025, 0.025]]))
     loss = F.cross_entropy(F.linear(torch.tensor([[1.0, 1], [0, 2]]), rows), torch.tensor([0, 1]))
     assert float(loss.detach()) == pytest.approx(0.6687719, abs=1e-6)
@@ -93,14 +93,14 @@ def test_bilevel_step_by_hand() -> None:  # property 5
     torch.testing.assert_close(gradient, expected, atol=1e-7, rtol=0)
 
 
-def test_rows_learn_from_one_lesson_after_another() -> None:
+def test_rows_are_updated_batch_by_batch() -> None:
     start, rate = torch.zeros(2, 2, requires_grad=True), 0.5
-    lessons = [(torch.tensor([[1.0, 0]]), torch.tensor([0])), (torch.tensor([[1.0, 1]]), torch.tensor([1]))]
-    once = taught_rows(start, lessons[:1], rate, F.linear)
+    batches = [(torch.tensor([[1.0, 0]]), torch.tensor([0])), (torch.tensor([[1.0, 1]]), torch.tensor([1]))]
+    once = updated_rows(start, batches[:1], rate, F.linear)
     torch.testing.assert_close(
-        taught_rows(start, lessons, rate, F.linear), taught_rows(once, lessons[1:], rate, F.linear)
+        updated_rows(start, batches, rate, F.linear), updated_rows(once, batches[1:], rate, F.linear)
     )
-    assert torch.equal(taught_rows(start, [], rate, F.linear), start)
+    assert torch.equal(updated_rows(start, [], rate, F.linear), start)
 
 
 def exemplar_pixels(method: Icarl) -> Tensor:
@@ -108,11 +108,11 @@ def exemplar_pixels(method: Icarl) -> Tensor:
 
 
 @pytest.mark.parametrize("version", ["prototype", "bilevel"])
-def test_exemplars_move_and_are_not_rounded(version: str, tiny_stream: Stream) -> None:
+def test_exemplars_are_optimised_and_not_rounded(version: str, tiny_stream: Stream) -> None:
     method = make(exemplars={"version": version}).learn(tiny_stream[0])
     icarl = Icarl(ALEXNET, IcarlSettings.model_validate(SHARED), (1, 8, 8)).learn(tiny_stream[0])
-    for (name, mine), theirs in zip(method.backbone.named_parameters(), icarl.backbone.parameters(), strict=True):
-        assert torch.equal(mine, theirs), f"the exemplar step changed {name}"
+    for (name, ours), expected in zip(method.backbone.named_parameters(), icarl.backbone.parameters(), strict=True):
+        assert torch.equal(ours, expected), f"the exemplar step changed {name}"
     pixels, labels = method.exemplars()
     assert torch.equal(labels, icarl.exemplars()[1])
     assert pixels.dtype == torch.float32
@@ -124,9 +124,9 @@ def test_exemplars_move_and_are_not_rounded(version: str, tiny_stream: Stream) -
 
 
 @pytest.mark.parametrize("version", ["prototype", "bilevel"])
-def test_without_learning_exemplars_are_the_herded_images(version: str, tiny_stream: Stream) -> None:
-    frozen = {"version": version, "optimiser": {"kind": "sgd", "lr": 1e-12}}
-    method = make(exemplars=frozen)
+def test_with_a_zero_learning_rate_exemplars_are_the_herded_images(version: str, tiny_stream: Stream) -> None:
+    unchanged = {"version": version, "optimiser": {"kind": "sgd", "lr": 1e-12}}
+    method = make(exemplars=unchanged)
     icarl = Icarl(ALEXNET, IcarlSettings.model_validate(SHARED), (1, 8, 8))
     for task in tiny_stream[:1]:
         method.learn(task)
@@ -135,37 +135,40 @@ def test_without_learning_exemplars_are_the_herded_images(version: str, tiny_str
 
 
 @pytest.mark.parametrize("version", ["prototype", "bilevel"])
-def test_many_exemplars_go_in_portions(version: str, tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_exemplars_are_processed_in_batches(
+    version: str, tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at_once = make(exemplars={"version": version}).learn(tiny_stream[0])
-    monkeypatch.setattr("clom.methods.mnemonics.PORTION", 5)
-    in_portions = make(exemplars={"version": version}).learn(tiny_stream[0])
-    torch.testing.assert_close(in_portions.memory.pixels, at_once.memory.pixels, atol=1e-4, rtol=0)
+    monkeypatch.setattr("clom.methods.mnemonics.BATCH", 5)
+    in_batches = make(exemplars={"version": version}).learn(tiny_stream[0])
+    torch.testing.assert_close(in_batches.memory.pixels, at_once.memory.pixels, atol=1e-4, rtol=0)
 
 
 def loss_of_exemplars(method: Mnemonics, task: Task, version: str) -> tuple[float, float]:
-    """The exemplars' loss on all real images of a first task, at the herded images and at the learned ones."""
+    """The loss of the herded and of the learned exemplars on all real images of a first task."""
     herded = torch.cat(method.herded(task))
     labels, features = task.train.labels, method.embed(task.train.pixels)
-    stored, theirs = method.exemplars()
+    stored, stored_labels = method.exemplars()
     losses = []
     for pixels in (task.train.pixels[herded], stored):
         if version == "prototype":
-            loss = prototype_loss(method.embed(pixels), theirs, method.means[:0], features, labels)
+            loss = prototype_loss(method.embed(pixels), stored_labels, method.means[:0], features, labels)
         else:
-            judge = method._bilevel(theirs)
+            bilevel_loss = method._bilevel(stored_labels)
 
             def features_of(rows: Tensor, pixels: Tensor = pixels) -> Tensor:
                 return method.embed(pixels)[rows]
 
-            loss = judge(features_of, features, labels, 0)
+            loss = bilevel_loss(features_of, features, labels, 0)
         losses.append(float(loss.detach()))
     return losses[0], losses[1]
 
 
 @pytest.mark.parametrize("version", ["prototype", "bilevel"])
-def test_learned_exemplars_teach_better_than_herded_ones(version: str, tiny_stream: Stream) -> None:
-    how = {"version": version, "plan": {"epochs": 20, "batch": 24, "schedule": {"kind": "constant"}}, "inner_lr": 1.0}
-    method = make(exemplars=how, plan={"epochs": 10, "batch": 16}).learn(tiny_stream[0])
+def test_learned_exemplars_have_a_lower_loss_than_herded_ones(version: str, tiny_stream: Stream) -> None:
+    plan = {"epochs": 20, "batch": 24, "schedule": {"kind": "constant"}}
+    exemplars = {"version": version, "plan": plan, "inner_lr": 1.0}
+    method = make(exemplars=exemplars, plan={"epochs": 10, "batch": 16}).learn(tiny_stream[0])
     before, after = loss_of_exemplars(method, tiny_stream[0], version)
     assert after < before
 
@@ -174,16 +177,16 @@ def test_old_exemplars_stay_unless_adjusted(tiny_stream: Stream) -> None:
     for adjust in (None, {"epochs": 1, "batch": 16}):
         method = make(adjust_old=adjust, exemplars={"version": "bilevel"}).learn(tiny_stream[0])
         pixels, labels = method.exemplars()
-        kept = torch.cat([pixels[labels == label][:3] for label in (0, 1)])
+        before = torch.cat([pixels[labels == label][:3] for label in (0, 1)])
         method.learn(tiny_stream[1])
-        now, their_labels = method.exemplars()
-        assert torch.bincount(their_labels).tolist() == [3] * 4
-        moved = (now[their_labels < 2] - kept).abs().amax((1, 2, 3))
+        now, now_labels = method.exemplars()
+        assert torch.bincount(now_labels).tolist() == [3] * 4
+        moved = (now[now_labels < 2] - before).abs().amax((1, 2, 3))
         assert bool((moved > 0).all()) if adjust else bool((moved == 0).all())
         assert 0 <= now.min() <= now.max() <= 1
 
 
-def test_replayed_images_are_as_bright_as_new_ones(tiny_stream: Stream) -> None:
+def test_new_images_are_scaled_like_exemplars(tiny_stream: Stream) -> None:
     method = make().learn(tiny_stream[0])
     pixels, labels = method.new_and_stored(tiny_stream[1])
     stored = method.exemplars()[0]

@@ -1,4 +1,4 @@
-"""PASS: the specification's examples, which loss reaches what, what is kept, and that it learns without samples."""
+"""PASS: reference values, gradients of each loss, prototypes, and accuracy without stored samples."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from clom.methods.families.shared import LossOf, SharedSettings
 from clom.methods.pass_ import (
     Pass,
     PassSettings,
-    cooled_cross_entropy,
     feature_distance,
     pseudo_features,
     radius_of,
-    turned_classes,
+    rotation_classes,
+    scaled_cross_entropy,
     upright,
 )
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
@@ -51,32 +51,30 @@ def test_is_a_method(net: NetSettings, tiny_stream: Stream) -> None:
     check_method(lambda seed: Pass(net, SHORT, (1, 8, 8), seed), tiny_stream)
 
 
-def test_rotation_classes_of_the_specification() -> None:
-    # pass.md, property 1.
+def test_rotation_classes() -> None:
     image = torch.tensor([[1.0, 2], [3, 4]])
     images = torch.stack([image, 10 * image])[:, None]
-    turned, classes = turned_classes(images, torch.tensor([5, 7]))
-    turns = [[[1, 2], [3, 4]], [[2, 4], [1, 3]], [[4, 3], [2, 1]], [[3, 1], [4, 2]]]
-    assert turned[:4, 0].tolist() == turns
-    assert torch.equal(turned[4:], 10 * turned[:4])
+    rotated, classes = rotation_classes(images, torch.tensor([5, 7]))
+    expected = [[[1, 2], [3, 4]], [[2, 4], [1, 3]], [[4, 3], [2, 1]], [[3, 1], [4, 2]]]
+    assert rotated[:4, 0].tolist() == expected
+    assert torch.equal(rotated[4:], 10 * rotated[:4])
     assert classes.tolist() == [20, 21, 22, 23, 28, 29, 30, 31]
 
 
-def test_radius_of_the_specification() -> None:
-    # pass.md, property 2: 4/3 and 1, so sqrt(7/6).
+def test_radius() -> None:
+    # Variances 4/3 and 1, so sqrt(7/6).
     features = torch.tensor([[0.0, 0], [2, 0], [0, 2], [2, 2], [1, 1], [1, 3]])
     labels = torch.tensor([0, 0, 0, 0, 1, 1])
     assert radius_of(features, labels).item() == pytest.approx(1.0801234, abs=1e-6)
 
 
-def test_a_class_of_one_image_has_no_radius() -> None:
+def test_classes_of_one_image_are_left_out_of_the_radius() -> None:
     features = torch.tensor([[1.0, 1], [1, 3], [7, 7]])
     assert radius_of(features, torch.tensor([0, 0, 1])).item() == pytest.approx(1.0)
     assert radius_of(features[1:], torch.tensor([0, 1])).item() == 0
 
 
-def test_pseudo_features_of_the_specification() -> None:
-    # pass.md, property 3.
+def test_pseudo_features() -> None:
     prototypes = torch.arange(15.0).reshape(5, 3)
     plain, classes = pseudo_features(prototypes, torch.tensor(0.0), 100, generator(0))
     assert torch.equal(plain, prototypes[classes // 4])
@@ -86,8 +84,7 @@ def test_pseudo_features_of_the_specification() -> None:
     assert torch.bincount(classes)[::4].tolist() == pytest.approx([2000] * 5, rel=0.1)
 
 
-def test_which_loss_reaches_what(tiny_stream: Stream) -> None:
-    # pass.md, property 4.
+def test_gradients_of_each_loss(tiny_stream: Stream) -> None:
     method = make().learn(tiny_stream[0])
     method.open_task(LearnedTask("next", ("x", "y")))
     method.zero_grad()
@@ -106,7 +103,7 @@ def test_which_loss_reaches_what(tiny_stream: Stream) -> None:
 
 
 def test_the_distance_is_a_norm_of_the_whole_batch() -> None:
-    # pass.md, pitfalls 1 and 4: all differences 0.1 at 256 x 512; no NaN where nothing differs.
+    # All differences 0.1 at 256 x 512; the gradient at zero distance is zero, not NaN.
     assert feature_distance(torch.full((256, 512), 0.1), torch.zeros(256, 512)).item() == pytest.approx(36.2, abs=0.01)
     same = torch.ones(4, 3, requires_grad=True)
     feature_distance(same, torch.ones(4, 3)).backward()  # type: ignore[no-untyped-call]
@@ -114,15 +111,13 @@ def test_the_distance_is_a_norm_of_the_whole_batch() -> None:
     assert not same.grad.any()
 
 
-def test_temperature_of_the_specification() -> None:
-    # pass.md, property 5.
+def test_temperature() -> None:
     outputs, target = torch.tensor([[1.0, 0.8]]), torch.tensor([0])
-    assert cooled_cross_entropy(outputs, target, 0.1).item() == pytest.approx(0.126928, abs=1e-6)
-    assert cooled_cross_entropy(outputs, target, 1.0).item() == pytest.approx(0.598139, abs=1e-6)
+    assert scaled_cross_entropy(outputs, target, 0.1).item() == pytest.approx(0.126928, abs=1e-6)
+    assert scaled_cross_entropy(outputs, target, 1.0).item() == pytest.approx(0.598139, abs=1e-6)
 
 
-def test_prediction_of_the_specification() -> None:
-    # pass.md, property 6.
+def test_only_unrotated_outputs_predict() -> None:
     outputs = torch.tensor([[0.1, 9, 9, 9, 0.3, -1, -1, -1, 0.2, 0, 0, 0]])
     assert upright(outputs).argmax(1).item() == 1
     torch.testing.assert_close(upright(outputs), torch.tensor([[0.1, 0.3, 0.2]]))
@@ -140,7 +135,7 @@ def test_growing_leaves_old_outputs_unchanged(tiny_stream: Stream) -> None:
     assert [block.shape[1] for block in method.blocks(tiny_stream.tests[0].pixels)] == [3, 1]
 
 
-def test_prototypes_are_means_that_never_change_and_no_image_is_kept(tiny_stream: Stream) -> None:
+def test_prototypes_are_fixed_means_and_no_image_is_stored(tiny_stream: Stream) -> None:
     method = make().learn(tiny_stream[0])
     train = tiny_stream[0].train
     features = method.embed(train.pixels)
@@ -163,14 +158,14 @@ def test_prototypes_are_means_that_never_change_and_no_image_is_kept(tiny_stream
     assert loaded.radius.item() == radius
 
 
-def test_distillation_holds_the_features(tiny_stream: Stream) -> None:
-    moved = {}
+def test_distillation_reduces_feature_drift(tiny_stream: Stream) -> None:
+    drift = {}
     for weight in (0.0, 10.0):
         method = make(PassSettings(plan=Plan(epochs=5, batch=16), distillation=weight)).learn(tiny_stream[0])
         before = method.embed(tiny_stream[0].train.pixels)
         method.learn(tiny_stream[1])
-        moved[weight] = torch.dist(method.embed(tiny_stream[0].train.pixels), before).item()
-    assert moved[10.0] < 0.5 * moved[0.0]
+        drift[weight] = torch.dist(method.embed(tiny_stream[0].train.pixels), before).item()
+    assert drift[10.0] < 0.5 * drift[0.0]
 
 
 @pytest.mark.parametrize(
@@ -190,12 +185,12 @@ def test_the_papers_parameter_counts(net: NetSettings, size: int, n_tasks: int, 
     assert f"{method.n_parameters() / 1e6:.2f}" == millions
 
 
-def test_it_learns_digits_without_samples(digits: DataSet) -> None:
+def test_learns_digits_without_samples(digits: DataSet) -> None:
     stream = split(digits, [2, 2, 2], train_per_class=60, test_per_class=20)
-    # So short a training needs features that may still change: a hundredth of the published weight.
-    how = PassSettings(plan=Plan(epochs=8, batch=16), distillation=0.1)
+    # Such a short training needs less distillation: a hundredth of the published weight.
+    settings = PassSettings(plan=Plan(epochs=8, batch=16), distillation=0.1)
     found = {}
-    for method in (Pass(WIDER, how, (1, 8, 8)), FineTune(WIDER, SharedSettings(plan=how.plan), (1, 8, 8))):
+    for method in (Pass(WIDER, settings, (1, 8, 8)), FineTune(WIDER, SharedSettings(plan=settings.plan), (1, 8, 8))):
         for task in stream:
             method.learn(task)
         book = Scorebook(stream.tests)
@@ -205,21 +200,21 @@ def test_it_learns_digits_without_samples(digits: DataSet) -> None:
     assert found["pass"].preferred.cil > found["finetune"].preferred.cil + 0.2
 
 
-def test_the_paper_budget_has_the_specifications_values() -> None:
-    how = PassSettings.model_validate(resolve("cifar100-10t", "pass", "paper").settings)
-    assert (how.temperature, how.prototypes, how.distillation) == (0.1, 10, 10)
-    assert how.optimiser == OptimiserSettings(kind="adam", lr=1e-3, weight_decay=2e-4)
-    assert (how.plan.epochs, how.plan.batch) == (101, 64)
-    # pass.md, pitfall 9: 1e-3 for epochs 0-43, 1e-4 for 44-88, 1e-5 for 89-100.
-    rates = [how.optimiser.lr * how.plan.schedule.factor(epoch, 101) for epoch in (0, 43, 44, 88, 89, 100)]
+def test_published_settings_in_the_paper_budget() -> None:
+    paper = PassSettings.model_validate(resolve("cifar100-10t", "pass", "paper").settings)
+    assert (paper.temperature, paper.prototypes, paper.distillation) == (0.1, 10, 10)
+    assert paper.optimiser == OptimiserSettings(kind="adam", lr=1e-3, weight_decay=2e-4)
+    assert (paper.plan.epochs, paper.plan.batch) == (101, 64)
+    # Learning rates: 1e-3 for epochs 0-43, 1e-4 for 44-88, 1e-5 for 89-100.
+    rates = [paper.optimiser.lr * paper.plan.schedule.factor(epoch, 101) for epoch in (0, 43, 44, 88, 89, 100)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5])
-    assert how.augmentation == Augmentation(colour=False, crop=False, shift=4)
+    assert paper.augmentation == Augmentation(colour=False, crop=False, shift=4)
     tiny = PassSettings.model_validate(resolve("tinyimagenet-5t", "pass", "paper").settings)
     assert tiny.augmentation == Augmentation(colour=False, crop=False)
 
 
-def test_the_loss_is_the_specifications(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """L_ce in the first task, L_ce + 10 L_proto + 10 L_kd later: written out with nothing but torch."""
+def test_the_whole_loss(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L_ce for the first task, then L_ce + 10 L_proto + 10 L_kd, written out in plain torch."""
     losses: list[LossOf] = []
 
     def capture(self: Pass, pixels: Tensor, labels: Tensor, loss_of: LossOf, *rest: object, **options: object) -> None:
@@ -229,25 +224,25 @@ def test_the_loss_is_the_specifications(tiny_stream: Stream, monkeypatch: pytest
     old = copy.deepcopy(method)
     monkeypatch.setattr(Pass, "train_on", capture)
     method.learn(tiny_stream[1])
-    with torch.no_grad():  # as if it had been trained for a while
+    with torch.no_grad():  # stands in for training
         for parameter in method.backbone.parameters():
             parameter.mul_(1.1)
 
     images, labels = to_unit(tiny_stream[1].train.pixels[:6]), tiny_stream[1].train.labels[:6] + 2
-    turned = torch.cat([torch.rot90(image[None], turn, (2, 3)) for image in images for turn in range(4)])
+    rotated = torch.cat([torch.rot90(image[None], turn, (2, 3)) for image in images for turn in range(4)])
     targets = torch.tensor([4 * label + turn for label in labels.tolist() for turn in range(4)])
-    features = method.backbone(turned)
+    features = method.backbone(rotated)
     assert method.head(features).shape == (24, 16)
     cross_entropy = F.cross_entropy(method.head(features) / 0.1, targets)
     noise = generator(0, "prototypes", 1)
     drawn = torch.randint(2, (6,), generator=noise)
     pseudo = method.prototypes[drawn] + method.radius * torch.randn(6, 24, generator=noise)
     prototypes = F.cross_entropy(method.head(pseudo) / 0.1, 4 * drawn)
-    distance = (features - old.backbone(turned)).pow(2).sum().sqrt()
+    distance = (features - old.backbone(rotated)).pow(2).sum().sqrt()
     torch.testing.assert_close(losses[-1](images, labels), cross_entropy + 10 * prototypes + 10 * distance)
     assert distance > 0.01
 
     fresh = make()
     fresh.learn(tiny_stream[0])
     value = losses[-1](images, labels - 2)
-    torch.testing.assert_close(value, F.cross_entropy(fresh.head(fresh.backbone(turned)) / 0.1, targets - 8))
+    torch.testing.assert_close(value, F.cross_entropy(fresh.head(fresh.backbone(rotated)) / 0.1, targets - 8))

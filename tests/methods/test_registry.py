@@ -1,4 +1,4 @@
-"""Methods by name: those of the paper under the paper's names, and those that people bring."""
+"""The registry of methods: those of the paper under the paper's labels, and plug-ins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clom.methods.registry import BUILT_IN, METHODS, PAPER_METHODS, method_class
 from clom.reporting.paper.published import paper_experiments
 
 
-def test_all_systems_of_the_paper_are_there() -> None:
+def test_all_methods_of_the_paper_are_registered() -> None:
     paper = json.loads((resources.files("clom.reporting.paper") / "paper.json").read_text(encoding="utf-8"))
     printed = set(paper["final_accuracy"]) | set(paper["ood_ablation"])
     assert len(printed) == 19
@@ -33,7 +33,7 @@ def test_all_systems_of_the_paper_are_there() -> None:
     assert {name for name in PAPER_METHODS if BUILT_IN[name].short not in printed} == {"finetune", "joint"}
 
 
-def test_which_experiments_have_a_number() -> None:
+def test_experiments_with_a_published_result() -> None:
     assert len(paper_experiments("CLOM")) == 6
     assert paper_experiments("CCG") == ["mnist-5t", "cifar10-5t"]
     assert paper_experiments("SupSup (OOD in CLOM)") == ["cifar10-5t", "cifar100-10t"]
@@ -41,19 +41,19 @@ def test_which_experiments_have_a_number() -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_entry_leads_to_a_method(name: str) -> None:
+def test_every_entry_can_be_imported(name: str) -> None:
     found = method_class(name)
     assert issubclass(found, Method)
     assert found.name == name or BUILT_IN[name].preset
 
 
-# --- methods that people bring ---------------------------------------------------------------------------------------
+# --- plug-ins --------------------------------------------------------------------------------------------------------
 
 
 class Toy(SharedNetwork):
     """A shared network that never learns.
 
-    The rest of the text is not for lists.
+    Lists show the first line only.
     """
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
@@ -66,7 +66,7 @@ def clean() -> Iterator[None]:
         yield
 
 
-def test_a_registered_method_is_like_any_other(tiny_stream: Stream, tmp_path: Path) -> None:
+def test_a_registered_method_works_like_a_built_in_one(tiny_stream: Stream, tmp_path: Path) -> None:
     class Own(Toy):
         pass
 
@@ -98,23 +98,23 @@ def test_a_method_without_settings_has_none_to_set() -> None:
         resolve("digits-5t", "bare", "smoke", overrides={"lr": 3})
 
 
-def test_what_is_told_about_a_method_comes_from_its_class() -> None:
+def test_a_method_is_described_by_its_class() -> None:
     clom.register_method("plain")(type("Plain", (Toy,), {"__doc__": Toy.__doc__}))
     info = method_info("plain")
     assert (info.title, info.short) == ("plain: A shared network that never learns.", "plain")
-    assert (info.keeps, info.divisible, info.of_the_paper) == ("not stated", True, False)
+    assert (info.keeps, info.divisible, info.in_paper) == ("not stated", True, False)
 
-    clom.register_method("told", title="TOLD: by the decorator", keeps="a diary")(type("Told", (Toy,), {}))
-    assert (method_info("told").short, method_info("told").keeps) == ("TOLD", "a diary")
-    said = {"title": "SAID: by itself", "keeps": "much", "divisible": False}
-    clom.register_method("said")(type("Said", (Toy,), said))
-    info = method_info("said")
-    assert (info.title, info.keeps, info.divisible) == ("SAID: by itself", "much", False)
-    clom.register_method("heir")(type("Heir", (method_class("said"),), {}))
-    assert method_info("heir").short == "heir", "a title is of one method alone"
+    clom.register_method("decorated", title="DECO: by the decorator", keeps="a log")(type("Decorated", (Toy,), {}))
+    assert (method_info("decorated").short, method_info("decorated").keeps) == ("DECO", "a log")
+    attributes = {"title": "OWN: by the class", "keeps": "much", "divisible": False}
+    clom.register_method("declared")(type("Declared", (Toy,), attributes))
+    info = method_info("declared")
+    assert (info.title, info.keeps, info.divisible) == ("OWN: by the class", "much", False)
+    clom.register_method("child")(type("Child", (method_class("declared"),), {}))
+    assert method_info("child").short == "child", "titles are not inherited"
 
 
-def test_a_method_inherits_what_the_table_says_about_a_built_in_one() -> None:
+def test_a_subclass_of_a_built_in_method_inherits_its_table_entry() -> None:
     clom.register_method("my-icarl")(type("MyIcarl", (method_class("icarl"),), {}))
     clom.register_method("my-owm")(type("MyOwm", (method_class("owm"),), {}))
     assert method_info("my-icarl").keeps == BUILT_IN["icarl"].keeps
@@ -122,7 +122,7 @@ def test_a_method_inherits_what_the_table_says_about_a_built_in_one() -> None:
     assert method_class("icarl").name == "icarl"
 
 
-def test_labels_of_what_is_not_here() -> None:
+def test_the_label_of_a_missing_plug_in_is_its_name() -> None:
     assert (method_label("clom-odin"), method_label("of a plug-in elsewhere")) == (
         "CLOM (ODIN)",
         "of a plug-in elsewhere",
@@ -130,21 +130,21 @@ def test_labels_of_what_is_not_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("thing", "said"),
+    ("thing", "message"),
     [
-        (3, "3 is not a method: a method is a class derived from clom.Method"),
+        (3, "3 is not a method: a method is a subclass of clom.Method"),
         (dict, "'dict' is not a method"),
-        (SharedNetwork, "'SharedNetwork' is not a method yet: it does not define _learn"),
+        (SharedNetwork, "'SharedNetwork' is not a complete method: it does not define _learn"),
         (lambda: None, "is not a method"),
     ],
 )
-def test_what_is_no_method_is_refused(thing: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_other_objects_are_refused(thing: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         clom.register_method("thing")(thing)
     assert "thing" not in METHODS
 
 
-def test_a_name_of_the_paper_stays_the_papers() -> None:
+def test_built_in_names_cannot_be_taken() -> None:
     with pytest.raises(UserError, match=r"a method 'clom' already \(built in\)"):
         clom.register_method("clom")(type("Clom", (Toy,), {}))
     with pytest.raises(UserError, match="lower-case"):
@@ -152,7 +152,7 @@ def test_a_name_of_the_paper_stays_the_papers() -> None:
     assert method_class("clom").__module__ == "clom.methods.clom"
 
 
-def test_only_divisible_methods_are_divided() -> None:
+def test_only_divisible_methods_are_distributed() -> None:
     clom.register_method("alone")(type("Alone", (Toy,), {"divisible": False}))
     _check_method("hat")
     with pytest.raises(UserError, match="would not make 'alone' faster"):

@@ -1,4 +1,4 @@
-"""The two ends of the scale: fine-tuning, which forgets everything, and joint training, which keeps everything."""
+"""Reference points without continual learning: fine-tuning and joint training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clom.nets import NetSettings
 
 
 class FineTune(SharedNetwork):
-    """Each task trained in turn with cross-entropy over all classes so far: the lower bound."""
+    """Cross-entropy on each task in turn, with no protection from forgetting: the lower bound."""
 
     name = "finetune"
     settings_type = SharedSettings
@@ -32,7 +32,7 @@ class FineTune(SharedNetwork):
 
 
 class Joint(FineTune):
-    """A new network for all data so far after every task: the upper bound. It keeps every training image."""
+    """Joint training: retrained on all data so far after every task, which it stores; a reference."""
 
     name = "joint"
     settings_type = SharedSettings

@@ -1,6 +1,6 @@
-"""CLOM = HardAttention x RotationContrastive x calibration, and its ablations by arguments.
+"""CLOM = HardAttention x RotationContrastive x calibration. The ablations are settings.
 
-| variant of the paper | argument |
+| variant in the paper | settings |
 |---|---|
 | CLOM(-c) | `calibration: none` |
 | CLOM (w/o OOD) | `learning.rotations: 1` |
@@ -28,7 +28,7 @@ class ClomSettings(MaskedSettings):
 
 
 class Clom(MaskedMethod):
-    """Kim, Esmaeilpour, Xiao, Liu: Continual Learning Based on OOD Detection and Task Masking."""
+    """Kim, Esmaeilpour, Xiao, Liu: Continual Learning Based on OOD Detection and Task Masking, CVPR Workshops 2022."""
 
     name = "clom"
     settings_type = ClomSettings
@@ -37,6 +37,7 @@ class Clom(MaskedMethod):
         with seeded(seed, "network"):
             network = make_net(net, image_shape[-1])
         protection = HardAttention(network, settings.attention)
-        solved = isinstance(settings.learning.head, HeadSettings)  # otherwise it is trained on views that are ever new
+        # Cached features only fit a head that is solved, not one trained by SGD on fresh views.
+        solved = isinstance(settings.learning.head, HeadSettings)
         learner = CachedContrastive if network.has_frozen_backbone and solved else RotationContrastive
         super().__init__(net, settings, image_shape, seed, protection, learner(settings.learning))

@@ -1,10 +1,9 @@
-"""CLOM (ODIN): the paper's ablation with another OOD detector. HAT as it is learned, ODIN when images are scored.
+"""CLOM (ODIN): the paper's ablation with another OOD detector. Trained as HAT, scored by ODIN.
 
-Its TIL is HAT's up to the tiny step, since a temperature changes no order within a task. Everything downstream reads
-the ODIN blocks: TIL is the best class for the perturbed image, and both calibrations are fitted on these blocks.
+TIL equals HAT's up to the effect of the small perturbation, since a temperature does not change the order of classes.
+Blocks are ODIN scores, so TIL is the best class of the perturbed image, and calibrations are fitted to ODIN scores.
 
-T and eps are fixed numbers: no OOD data exist while a task is learned, and tuning them on other tasks' test images
-would be peeking.
+T and eps are constants: there are no OOD data while a task is learned, and other tasks' test images must not be used.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from clom.settings import NonNegative, PositiveNumber
 class ClomOdinSettings(HatSettings):
     temperature: PositiveNumber = TEMPERATURE
     eps: NonNegative = EPS
-    """The step, for pixels in [0, 1]."""
+    """Size of the perturbation, for pixels in [0, 1]."""
 
 
 class ClomOdin(Hat):
@@ -36,7 +35,7 @@ class ClomOdin(Hat):
     settings: ClomOdinSettings
 
     def _batch_blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
-        # `(C S - 1) T` instead of S, so that tasks with different numbers of classes can be compared.
+        # `(C S - 1) T` instead of S makes tasks with different numbers of classes comparable.
         images, temperature, eps = to_unit(pixels), self.settings.temperature, self.settings.eps
         return [odin_block(partial(self.task_logits, task=task), images, temperature, eps) for task in tasks]
 

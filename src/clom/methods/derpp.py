@@ -1,15 +1,15 @@
-"""DER++: a reservoir of images with the outputs they once had; replay holds on to both labels and outputs.
+"""DER++: replay from a reservoir of images, matching both their labels and their earlier logits.
 
-Buzzega et al., Dark Experience for General Continual Learning, NeurIPS 2020. Nothing happens at a task's end: the
-reservoir is filled while training, and no old network is kept. Where this differs from the authors' code:
+Buzzega et al., Dark Experience for General Continual Learning, NeurIPS 2020. Nothing happens at the end of a task: the
+reservoir is filled during training, and no old network is stored. Differences from the authors' code:
 
-- The head grows with the tasks instead of having all outputs from the start. Stored outputs are compared with as many
-  outputs as there were when they were stored (zeros in their place would pull the new classes' outputs to zero), and
-  the cross-entropy is over the classes seen so far.
-- Each task begins with a new optimiser, which makes no difference for the authors' plain SGD.
+- The head grows with the tasks instead of having all outputs from the start. Stored logits are compared with the
+  outputs that existed when they were stored (zero padding would pull the logits of new classes to zero), and the
+  cross-entropy is over the classes seen so far.
+- Each task starts with a new optimiser, which makes no difference for the authors' plain SGD.
 
-One image can be stored several times, since it is offered in every epoch, and classes are balanced only on average;
-both as in the authors' code. Answers are over the classes seen so far.
+As in the authors' code, an image can be stored several times, since it is offered in every epoch, and classes are
+balanced only in expectation.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from clom.nets import NetSettings
 from clom.settings import Count, NonNegative, Positive, Settings
 
 Draw = Callable[[int], int]
-"""A whole number from 0 to less than the given one, all equally likely."""
+"""A uniform random integer from 0 to below the given bound."""
 
 
 class ReservoirSettings(Settings):
     size: Count = 200
-    """Images in all, whatever the number of classes."""
+    """Total number of images, independent of the number of classes."""
 
 
 class DerppSettings(SharedSettings):
     memory: ReservoirSettings = ReservoirSettings()
     alpha: NonNegative = 0.5
-    """Weight of the stored outputs. It belongs to the mean over outputs, not to the paper's squared norm."""
+    """Weight of the loss on stored logits, which is a mean over outputs, not the paper's squared norm."""
     beta: NonNegative = 0.5
-    """Weight of the stored labels. The paper calls 0.5 for both a safe choice."""
+    """Weight of the loss on stored labels. The paper calls 0.5 for both weights a safe choice."""
     replay_batch: Positive = 32
 
 
@@ -68,25 +68,25 @@ class Derpp(SharedNetwork):
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
         pixels, labels = self.new_data(task)
-        choices, views, places = (self.random(name) for name in ("replay draws", "replay views", "reservoir"))
-        replay, draw = self._replay(choices, views), uniform(places)
+        choices, views, slots = (self.random(name) for name in ("replay draws", "replay views", "reservoir"))
+        replay, draw = self._replay(choices, views), uniform(slots)
         fresh: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def loss_of(images: Tensor, rows: Tensor) -> Tensor:
             outputs = self.logits(images)
-            # The image as it is, and what the network says to this view of it before the step.
+            # The image before augmentation, and the logits of this view before the step.
             fresh.append((pixels[rows], labels[rows], outputs.detach().clone()))
             return F.cross_entropy(outputs, labels[rows]) + replay()
 
         def offer() -> None:
             self.reservoir.offer(*fresh.pop(), draw)
 
-        # Rows in place of labels: the reservoir wants the images that the views were made of.
-        rows, state = torch.arange(len(labels), device=labels.device), [choices, views, places]
+        # Rows in place of labels: the reservoir stores the images before augmentation.
+        rows, state = torch.arange(len(labels), device=labels.device), [choices, views, slots]
         self.train_on(pixels, rows, loss_of, list(self.parameters()), context, state=state, after_step=offer)
 
     def _replay(self, choices: torch.Generator, views: torch.Generator) -> Callable[[], Tensor]:
-        """The two terms of the reservoir, each with its own draw, its own views and its own batch statistics."""
+        """The two replay terms, each with its own sample, augmentation and batch statistics."""
         settings, stored = self.settings, self.reservoir
 
         def outputs_of(slots: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Derpp(SharedNetwork):
 
         def loss() -> Tensor:
             total = torch.zeros((), device=stored.outputs.device)
-            if len(stored) < 2:  # empty at the first step; and a single image has no batch statistics
+            if len(stored) < 2:  # empty at the first step; batch statistics need two images
                 return total
             if settings.alpha:
                 slots = stored.sample(settings.replay_batch, choices)
@@ -111,15 +111,16 @@ class Derpp(SharedNetwork):
 
 
 def output_loss(outputs: Tensor, stored: Tensor, widths: Tensor) -> Tensor:
-    """Mean squared difference, for every image over the first `widths` outputs: later ones were not there yet."""
+    """Mean squared difference over the first `widths` outputs of each image, those that existed when it was stored."""
     compared = torch.arange(outputs.shape[1], device=widths.device) < widths[:, None]
     return (outputs - stored).pow(2)[compared].mean()
 
 
 class Reservoir(nn.Module):
-    """Of all items ever offered, each is here with the same probability. A module, so that it is saved with the model.
+    """Reservoir sampling: every item ever offered is stored with the same probability.
 
-    All places exist from the start; the first `len(self)` of them are taken. Labels count through all tasks.
+    A module, so that it is saved with the model. All slots are allocated from the start; the first `len(self)` are
+    filled. Labels are over all tasks.
     """
 
     pixels: Tensor
@@ -142,27 +143,27 @@ class Reservoir(nn.Module):
 
     @property
     def n_bytes(self) -> int:
-        """Images and outputs of the places that are taken."""
-        taken = slice(len(self))
-        return self.pixels[taken].numel() + int(self.widths[taken].sum()) * self.outputs.element_size()
+        """Images and logits in the filled slots."""
+        filled = slice(len(self))
+        return self.pixels[filled].numel() + int(self.widths[filled].sum()) * self.outputs.element_size()
 
     def widen(self, n_outputs: int) -> None:
-        """Make room for longer outputs; those that are stored keep their length."""
+        """Make room for more outputs; stored logits keep their width."""
         self.outputs = F.pad(self.outputs, (0, n_outputs - self.outputs.shape[1]))
 
     def offer(self, pixels: Tensor, labels: Tensor, outputs: Tensor, draw: Draw) -> None:
-        """Item number N (from 0) takes place N, or if all are taken the place r that is drawn from 0 to N, if any."""
+        """Item N (from 0) fills slot N; once all are filled it replaces slot r, drawn from 0 to N, if there is one."""
         width = outputs.shape[1]
         for item in range(len(labels)):
             number = int(self.offered)
             self.offered += 1
-            place = number if number < self.size else draw(number + 1)
-            if place < self.size:
-                self.pixels[place], self.labels[place] = pixels[item], labels[item]
-                self.outputs[place, :width], self.widths[place] = outputs[item], width
+            slot = number if number < self.size else draw(number + 1)
+            if slot < self.size:
+                self.pixels[slot], self.labels[slot] = pixels[item], labels[item]
+                self.outputs[slot, :width], self.widths[slot] = outputs[item], width
 
     def sample(self, count: int, randomness: torch.Generator) -> Tensor:
-        """`count` different places, or all that are taken."""
+        """Up to `count` different filled slots."""
         return torch.randperm(len(self), generator=randomness)[:count].to(self.labels.device)
 
 

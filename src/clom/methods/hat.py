@@ -1,4 +1,4 @@
-"""HAT = HardAttention x CrossEntropy (Serra et al. 2018): the same masks as CLOM, an ordinary classifier per task.
+"""HAT = HardAttention x CrossEntropy (Serra et al. 2018): CLOM's masks with an ordinary classifier per task.
 
 Tested by tests/methods/families/test_masked.py.
 """

@@ -1,14 +1,15 @@
-"""iCaRL (Rebuffi et al. 2017): answer with the class whose exemplars' mean is nearest, not with the head.
+"""iCaRL (Rebuffi et al. 2017): nearest-mean-of-exemplars classification instead of the head.
 
-The head leans towards new classes; the means do not. They are computed anew after every task with the current network.
+The head is biased towards new classes; the means, recomputed after every task with the current network, are not.
 
 | `variant` | training |
 |---|---|
-| `liu` | LwF.R's (lwf_r.py): behind the paper's figures, hence the default |
+| `liu` | as LwF.R (lwf_r.py): used for the paper's figures, hence the default |
 | `rebuffi` | the original: linear head, one sigmoid per class, binary cross-entropy |
 
-The original has all outputs from the start, the unseen ones with target 0. Here outputs grow, and `units` keeps the
-scale of the loss. Liu et al.'s code swaps colours where it means to mirror exemplars; here they are mirrored.
+The original has all outputs from the start, with target 0 for unseen classes. Here the head grows, and `units`
+preserves the scale of the loss. Liu et al.'s code swaps colour channels where it means to flip exemplars; this one
+flips them.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from clom.settings import Positive, Settings
 class IcarlSettings(LwfRSettings):
     variant: Literal["liu", "rebuffi"] = "liu"
     flip_means: bool = False
-    """Means over exemplars and their mirror images, as published. Not for digits, which are no mirror images."""
+    """Means over exemplars and their horizontal flips, as published. Not for digits, where a flip changes the class."""
     units: Positive | None = None
-    """`rebuffi`: outputs that the loss is averaged over, 100 in the original; by default those of the classes seen."""
+    """`rebuffi`: number of outputs that the loss is averaged over, 100 in the original; by default the classes seen."""
 
 
 class Icarl(LwfR):
-    """LwF.R's network read by the nearest mean of exemplars."""
+    """LwF.R's network with nearest-mean-of-exemplars classification."""
 
     name = "icarl"
     settings_type: ClassVar[type[Settings]] = IcarlSettings
@@ -62,8 +63,9 @@ class Icarl(LwfR):
     def _learn(self, task: Task, context: TrainingContext) -> None:
         if self.quota < 1:
             raise UserError(
-                f"A memory of {self.settings.memory.size} images leaves none for each of {self.n_seen} classes, but "
-                f"{self.name} answers by the mean of stored images. Set memory.size to {self.n_seen} or more."
+                f"{self.name} classifies by the mean of each class's stored images, but a memory of "
+                f"{self.settings.memory.size} images has none for each of {self.n_seen} classes. Set memory.size to "
+                f"{self.n_seen} or more."
             )
         super()._learn(task, context)
         self.means = self.class_means(self.n_seen)
@@ -74,10 +76,10 @@ class Icarl(LwfR):
         return binary_loss(outputs, old_outputs, labels, self.settings.units)
 
     def class_means(self, n_classes: int) -> Tensor:
-        """mu_c, a unit vector for each of the first `n_classes` classes, from their stored images."""
+        """mu_c: the mean direction of the stored images of each of the first `n_classes` classes."""
         pixels, labels = self.exemplars()
-        if self.settings.flip_means:  # the mean of both means: every image counts once as it is and once mirrored
-            pixels, labels = torch.cat([pixels, mirrored(pixels)]), labels.repeat(2)
+        if self.settings.flip_means:
+            pixels, labels = torch.cat([pixels, flipped(pixels)]), labels.repeat(2)
         return mean_directions(self.embed(pixels), labels, n_classes)
 
     def scores(self, pixels: Tensor) -> Tensor:
@@ -89,16 +91,16 @@ class Icarl(LwfR):
         return FeatureScores(self.backbone, NearestMeans(self.means[self.columns(tasks)]), sizes)
 
 
-def mirrored(pixels: Tensor) -> Tensor:
-    """`[n, channels, height, width]` with left and right exchanged."""
+def flipped(pixels: Tensor) -> Tensor:
+    """`[n, channels, height, width]`, flipped horizontally."""
     return pixels.flip(3)
 
 
 def binary_loss(outputs: Tensor, old_outputs: Tensor | None, labels: Tensor, units: int | None = None) -> Tensor:
-    """Rebuffi et al.'s loss: old classes aim at the old network's sigmoids, new ones at the label.
+    """Rebuffi et al.'s loss: targets are the old network's sigmoids for old classes and the labels for new ones.
 
-    An exemplar's label has no effect: its class is an old one. The loss is averaged over the batch and over `units`
-    outputs, by default those there are.
+    The labels of exemplars have no effect, since their classes are old. The loss is averaged over the batch and over
+    `units` outputs, by default all.
     """
     targets = F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
     if old_outputs is not None:

@@ -1,8 +1,8 @@
-"""LwF.R: learning without forgetting (Li and Hoiem 2016) with replay, as the paper ran it from Liu et al.'s code.
+"""LwF.R: learning without forgetting (Li and Hoiem 2016) with replay, as in Liu et al.'s code, which the paper used.
 
-One network with a cosine head learns the new images and herded exemplars, while the network before the task says what
-the old outputs should be. iCaRL is the same trained network with another way of answering (icarl.py). In the original
-the head has an old and a new half; here it has one part per task, of which all but the last are the old half.
+One network with a cosine head is trained on the new images and on herded exemplars, with distillation from the network
+before the task. iCaRL is the same trained network with another classifier (icarl.py). In the original the head has an
+old and a new half; here it has one part per task, and all but the last form the old half.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from clom.settings import NonNegative, PositiveNumber, Settings
 
 class LwfRSettings(ReplaySettings):
     temperature: PositiveNumber = 2.0
-    """The tau that softens both networks' outputs."""
+    """tau, of both softmaxes."""
     beta: NonNegative = 0.25
-    """The weight of distillation is `tau^2 beta`: exactly 1 as published."""
+    """The weight of distillation is `tau^2 beta`: 1 as published."""
     herding: Herding = "exclude"
-    """`exclude` always fills the memory; `rank`, the original, keeps fewer of a class with duplicates."""
+    """`exclude` always fills the memory; `rank`, the original, stores fewer images of a class with duplicates."""
     final_relu: bool = False
-    """The original network ends without ReLU, so that cosines may be negative; whether the paper's did is unknown."""
+    """The original network has no final ReLU, so that cosines may be negative; the paper does not say."""
 
 
 class LwfR(ReplayMethod):
-    """Cross-entropy over all classes plus distillation of the old ones, on new images and exemplars alike."""
+    """Cross-entropy over all classes plus distillation of the old ones, both on new images and exemplars."""
 
     name = "lwf-r"
     settings_type: ClassVar[type[Settings]] = LwfRSettings
@@ -50,7 +50,7 @@ class LwfR(ReplayMethod):
         return CosineHead(n_features)
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
-        # The teacher has the new rows already; its old outputs do not know about them.
+        # The teacher already has rows for the new classes; its old outputs do not depend on them.
         teacher, n_old = teacher_of(nn.Sequential(self.backbone, self.head)), self.n_old
         self._start_head(task)
 
@@ -63,7 +63,7 @@ class LwfR(ReplayMethod):
         self._keep_exemplars(task, context)
 
     def _start_head(self, task: Task) -> None:
-        """Old rows stay as they are from now on, new ones start at the mean direction of their class."""
+        """Freeze the old rows and initialise each new one with the mean direction of its class."""
         if self.n_old and isinstance(self.head, CosineHead):
             for rows in list(self.head.parts)[:-1]:
                 rows.requires_grad_(False)
@@ -73,7 +73,7 @@ class LwfR(ReplayMethod):
         loss = F.cross_entropy(outputs, labels)  # L_ce, over all classes seen
         if old_outputs is None:
             return loss
-        # L_kd = tau^2 beta KL(q || p): both softmaxes are over the old classes only.
+        # L_kd = tau^2 beta KL(q || p), with both softmaxes over the old classes only.
         tau, n_old = self.settings.temperature, old_outputs.shape[1]
         return loss + tau**2 * self.settings.beta * soft_kl(outputs[:, :n_old], old_outputs, tau)
 
@@ -81,7 +81,7 @@ class LwfR(ReplayMethod):
         self.keep(task, self.herded(task))
 
     def herded(self, task: Task) -> list[Tensor]:
-        """For each new class the rows of its best images, best first, as many as it may keep."""
+        """The rows of each new class's exemplars, best first."""
         features = self.embed(task.train.pixels)
         rows_of = [(task.train.labels == label).nonzero().flatten() for label in range(task.n_classes)]
         return [rows[herd(features[rows], self.quota, self.settings.herding)] for rows in rows_of]

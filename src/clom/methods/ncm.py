@@ -1,4 +1,4 @@
-"""NCM: the nearest class mean on frozen features, as in iCaRL (Rebuffi et al. 2017), but of all training images.
+"""NCM: nearest class mean on frozen features, as in iCaRL (Rebuffi et al. 2017), but over all training images.
 
 Tested by tests/methods/families/test_frozen.py.
 """
@@ -20,16 +20,16 @@ from clom.settings import Settings
 
 
 class NcmSettings(Settings):
-    """Nothing to set."""
+    """NCM has no settings."""
 
 
 class Ncm(FrozenMethod):
-    """The class whose mean direction is nearest. An old mean never changes, so nothing is forgotten."""
+    """Predicts the class with the nearest mean direction. Means of learned classes never change."""
 
     name = "ncm"
     settings_type = NcmSettings
     exact_memory = True
-    kept_by_class = read_by = ("means",)
+    class_buffers = scoring_buffers = ("means",)
 
     def __init__(self, net: NetSettings, settings: NcmSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)

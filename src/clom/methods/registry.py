@@ -1,7 +1,7 @@
-"""Every method by name; a method's code is imported when it is first used, so that listing them is instant.
+"""The registry of methods. A method is imported when it is first used, so that listing them is instant.
 
-`BUILT_IN` tells about those of this package without importing them. What others bring is a class derived from `Method`
-that tells about itself: see `register_method`.
+`BUILT_IN` describes the methods of this package without importing them. A plug-in method is a subclass of `Method` that
+describes itself: see `register_method`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ M = TypeVar("M", bound="type[Method]")
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """Where a method lives and what a person choosing one wants to know."""
+    """Where to import a method from, and its description."""
 
     place: str
     title: str
     keeps: str
     preset: tuple[tuple[str, Any], ...] = ()
-    """Settings that make a variant of another method, as dotted names."""
+    """Settings, by dotted name, that make this a variant of another method."""
     divisible: bool = True
-    """Whether several processes can share its work: it trains the experiment's network."""
-    of_the_paper: bool = True
-    """Whether "all" methods include it. What starts from pretrained features is no fair comparison with the others."""
+    """Whether training can be distributed over processes: it trains the experiment's network and nothing else."""
+    in_paper: bool = True
+    """Whether `all` includes it. Methods on pretrained features are left out: the comparison would not be fair."""
 
     @property
     def short(self) -> str:
-        """The method's name in print, which for those of the paper is the paper's."""
+        """The label in tables and figures, for methods of the paper as in the paper."""
         return self.title.partition(":")[0]
 
 
@@ -43,7 +43,7 @@ BUILT_IN: dict[str, MethodInfo] = {
     "clom": MethodInfo(
         "clom.methods.clom:Clom",
         "CLOM: each task an OOD detector, protected by hard attention",
-        "masks, heads, 20 samples a class for calibration",
+        "masks, heads, 20 samples per class for calibration",
     ),
     "clom-no-calibration": MethodInfo(
         "clom.methods.clom:Clom",
@@ -54,54 +54,54 @@ BUILT_IN: dict[str, MethodInfo] = {
     "clom-no-ood": MethodInfo(
         "clom.methods.clom:Clom",
         "CLOM (w/o OOD): contrastive learning without rotation classes",
-        "masks, heads, 20 samples a class for calibration",
+        "masks, heads, 20 samples per class for calibration",
         preset=(("learning.rotations", 1),),
     ),
     "clom-odin": MethodInfo(
         "clom.methods.clom_odin:ClomOdin",
-        "CLOM (ODIN): HAT's classifiers, told apart by ODIN (Liang et al. 2018)",
-        "masks, heads, 20 samples a class for calibration",
+        "CLOM (ODIN): HAT with ODIN as the OOD detector (Liang et al. 2018)",
+        "masks, heads, 20 samples per class for calibration",
     ),
     "hat": MethodInfo(
         "clom.methods.hat:Hat",
         "HAT: hard attention with an ordinary classifier per task (Serra et al. 2018)",
-        "masks, heads, 20 samples a class for calibration",
+        "masks, heads, 20 samples per class for calibration",
     ),
     "hypernet": MethodInfo(
         "clom.methods.hypernet.method:HyperNet",
-        "HyperNet: a network that generates each task's classifier (von Oswald et al. 2020)",
-        "the generating network, a vector and normalisation statistics per task",
+        "HyperNet: a hypernetwork generates each task's classifier (von Oswald et al. 2020)",
+        "the hypernetwork, an embedding and normalisation statistics per task",
         divisible=False,
     ),
     "supsup": MethodInfo(
         "clom.methods.supsup:SupSup",
         "SupSup: a mask per task over frozen random weights (Wortsman et al. 2020)",
-        "masks, normalisation statistics, 20 samples a class for calibration",
+        "masks, normalisation statistics, 20 samples per class for calibration",
     ),
     "supsup-ood": MethodInfo(
         "clom.methods.supsup:SupSupOod",
         "SupSup (OOD in CLOM): SupSup's masks with CLOM's learner",
-        "masks, heads, normalisation statistics, 20 samples a class for calibration",
+        "masks, heads, normalisation statistics, 20 samples per class for calibration",
     ),
     "owm": MethodInfo(
         "clom.methods.owm:Owm",
-        "OWM: gradients orthogonal to what earlier inputs excite (Zeng et al. 2019)",
-        "a projector per layer",
+        "OWM: updates orthogonal to the inputs of earlier tasks (Zeng et al. 2019)",
+        "a projection matrix per layer",
         divisible=False,
     ),
     "muc": MethodInfo(
         "clom.methods.muc:Muc",
-        "MUC: main and side classifiers of the last task distilled (Liu et al. 2020)",
-        "side classifiers; needs unlabelled other images",
+        "MUC: distillation of main and side classifiers (Liu et al. 2020)",
+        "side classifiers; needs unlabelled auxiliary images",
     ),
     "pass": MethodInfo(
         "clom.methods.pass_:Pass",
         "PASS: noisy prototypes, rotation classes and feature distillation (Zhu et al. 2021)",
-        "no images; a mean feature of every class and one radius, which are numbers of the model",
+        "no images; a mean feature per class and one radius",
     ),
     "lwf-r": MethodInfo(
         "clom.methods.lwf_r:LwfR",
-        "LwF.R: distillation of old outputs with replay (Li and Hoiem 2016, as run by Liu et al. 2020)",
+        "LwF.R: distillation of old outputs with replay (Li and Hoiem 2016, in the version of Liu et al. 2020)",
         "exemplar images",
     ),
     "icarl": MethodInfo(
@@ -112,72 +112,72 @@ BUILT_IN: dict[str, MethodInfo] = {
     "mnemonics": MethodInfo(
         "clom.methods.mnemonics:Mnemonics",
         "Mnemonics: iCaRL with learned exemplars (Liu et al. 2020)",
-        "learned exemplars, four bytes a value",
+        "learned exemplars, four bytes per value",
     ),
     "bic": MethodInfo(
         "clom.methods.bic:Bic",
         "BiC: replay and distillation, then a bias correction per task (Wu et al. 2019)",
-        "exemplars to train and to validate, two numbers a task",
+        "exemplars for training and validation, two parameters per task",
     ),
     "derpp": MethodInfo(
         "clom.methods.derpp:Derpp",
-        "DER++: replay of images with the outputs they once had (Buzzega et al. 2020)",
-        "a reservoir of images and outputs",
+        "DER++: replay of images with their earlier logits (Buzzega et al. 2020)",
+        "a reservoir of images and logits",
     ),
     "a-rps": MethodInfo(
         "clom.methods.a_rps.method:ARps",
         "A-RPS: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
-        "every module used, exemplars (200 for ten classes, 2000 for more)",
+        "all modules used so far, exemplars (200 for ten classes, 2000 for more)",
         divisible=False,
     ),
     "co2l": MethodInfo(
         "clom.methods.co2l:Co2L",
-        "Co2L: contrastive features kept by distilling similarities, classifier made anew (Cha et al. 2021)",
-        "training images, 200 in all (2000 for a hundred or more classes)",
+        "Co2L: contrastive features, distillation of similarities, retrained classifier (Cha et al. 2021)",
+        "200 training images in total (2000 for a hundred or more classes)",
     ),
     "ccg": MethodInfo(
         "clom.methods.ccg.method:Ccg",
-        "CCG: channels gated for each image, a task classifier with rehearsal (Abati et al. 2020)",
+        "CCG: channel gates conditioned on the image, a task classifier with rehearsal (Abati et al. 2020)",
         "gates, heads, normalisation, 200 or 2000 images (or a generator per task) for the task classifier",
         divisible=False,
     ),
     "finetune": MethodInfo(
         "clom.methods.baselines:FineTune",
-        "Fine-tuning: each task in turn, nothing protected; the lower bound",
+        "Fine-tuning: each task in turn, no protection from forgetting; the lower bound",
         "nothing",
     ),
     "joint": MethodInfo(
         "clom.methods.baselines:Joint",
-        "Joint training: a new network for all data so far; the upper bound",
+        "Joint training: retrained on all data so far; a reference",
         "every training image",
     ),
     "ncm": MethodInfo(
         "clom.methods.ncm:Ncm",
-        "NCM: the nearest class mean on frozen pretrained features",
-        "a mean feature of every class",
+        "NCM: nearest class mean on frozen pretrained features",
+        "a mean feature per class",
         divisible=False,
-        of_the_paper=False,
+        in_paper=False,
     ),
     "slda": MethodInfo(
         "clom.methods.slda:Slda",
         "SLDA: streaming linear discriminant analysis on frozen pretrained features (Hayes and Kanan 2020)",
-        "a mean feature of every class, one covariance",
+        "a mean feature per class, one covariance",
         divisible=False,
-        of_the_paper=False,
+        in_paper=False,
     ),
 }
 
-PAPER_METHODS = tuple(name for name, info in BUILT_IN.items() if info.of_the_paper)
-"""What "all" methods are."""
+PAPER_METHODS = tuple(name for name, info in BUILT_IN.items() if info.in_paper)
+"""The methods that `all` stands for."""
 
 
 def _check(thing: object) -> None:
     from clom.methods.families.base import Method
 
     if not isinstance(thing, type) or not issubclass(thing, Method):
-        raise UserError(f"{_described(thing)} is not a method: a method is a class derived from clom.Method.")
+        raise UserError(f"{_described(thing)} is not a method: a method is a subclass of clom.Method.")
     if missing := sorted(getattr(thing, "__abstractmethods__", ())):
-        raise UserError(f"{_described(thing)} is not a method yet: it does not define {', '.join(missing)}.")
+        raise UserError(f"{_described(thing)} is not a complete method: it does not define {', '.join(missing)}.")
 
 
 def _described(thing: object) -> str:
@@ -191,14 +191,14 @@ def _set_name(name: str, method: type[Method]) -> None:
 METHODS: Registry[type[Method]] = Registry(
     "method", "clom.methods", {name: info.place for name, info in BUILT_IN.items()}, _check, _set_name
 )
-"""All methods: built in, registered, of installed packages."""
+"""All methods: built in, registered, or from installed packages."""
 
 
 def register_method(name: str, *, title: str | None = None, keeps: str | None = None) -> Callable[[M], M]:
-    """A class decorator that makes a method known by `name`, which becomes its `name`.
+    """A class decorator that registers a method under `name`, which becomes its `name` attribute.
 
-    `title` and `keeps` are what `clom list` tells about it: "Name in print: what it is", and what it stores between
-    tasks. They may as well be attributes of the class, and so may `divisible`: whether torchrun can divide its work.
+    `clom list` shows `title`, "Label: short description", and `keeps`, what the method stores between tasks. Both can
+    also be class attributes, and so can `divisible`: whether torchrun can distribute its training.
     """
 
     register = METHODS.register(name)
@@ -219,17 +219,17 @@ def method_class(name: str) -> type[Method]:
 
 
 def method_info(name: str) -> MethodInfo:
-    """What is known about a method: of the table if it is built in, else of its class."""
+    """The description of a method: from the table if it is built in, otherwise from its class."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     found = method_class(name)
     title = vars(found).get("title") or f"{name}: {_first_line(found)}"
     keeps, divisible = (_declared(found, what) for what in ("keeps", "divisible"))
-    return MethodInfo(METHODS.entry(name).place, title, keeps, (), divisible, of_the_paper=False)
+    return MethodInfo(METHODS.entry(name).place, title, keeps, (), divisible, in_paper=False)
 
 
 def method_title(name: str) -> str:
-    """What to call a method in print, and what it is; its name if a plug-in brought it that is not here."""
+    """The label and short description of a method; its name if the plug-in that defines it is missing."""
     try:
         return method_info(name).title
     except UserError:
@@ -237,19 +237,19 @@ def method_title(name: str) -> str:
 
 
 def method_label(name: str) -> str:
-    """The same without what it is."""
+    """The label of a method in tables and figures."""
     return method_title(name).partition(":")[0]
 
 
 def _declared(method: type[Method], attribute: str) -> Any:
-    """What a class, or the closest of its bases, says about itself; a built-in one says it in the table."""
+    """An attribute of a class or its closest base that declares it; built-in classes declare it in the table."""
     by_place = {info.place: info for info in BUILT_IN.values() if not info.preset}
     for base in method.__mro__:
         if attribute in vars(base):
             return vars(base)[attribute]
         if (info := by_place.get(f"{base.__module__}:{base.__qualname__}")) is not None:
             return getattr(info, attribute)
-    raise AssertionError(f"Method itself has {attribute}")
+    raise AssertionError(f"Method declares {attribute}")
 
 
 def _first_line(method: type[Method]) -> str:

@@ -1,7 +1,7 @@
 """SLDA: streaming linear discriminant analysis on frozen features (Hayes and Kanan 2020).
 
-The published covariance weighs its samples by when they came; ours is the pooled covariance of all samples so far,
-which does not depend on their order and is what the published one tends to.
+The published covariance weights samples by their position in the stream. Ours is the pooled covariance of all samples
+so far, the limit of the published one, and does not depend on their order.
 
 Tested by tests/methods/families/test_frozen.py.
 """
@@ -26,18 +26,18 @@ from clom.settings import Settings, Share
 
 class SldaSettings(Settings):
     shrinkage: Share = 0.6
-    """epsilon: the share of the covariance that is replaced by a multiple of the identity of the same size. Chosen on
-    held-out photos, 40 a class; published is 1e-4 of the identity itself, for hundreds of thousands of images."""
+    """epsilon: the share of the covariance replaced by a multiple of the identity with the same trace. Chosen on
+    held-out photos with 40 per class; the paper adds 1e-4 times the identity, for hundreds of thousands of images."""
 
 
 class Slda(FrozenMethod):
-    """`w_c = C^-1 mu_c`, `b_c = -mu_c w_c / 2` with one covariance C of all classes; classes are equally likely."""
+    """`w_c = C^-1 mu_c`, `b_c = -mu_c w_c / 2` with one covariance C for all classes and equal priors."""
 
     name = "slda"
     settings_type = SldaSettings
     settings: SldaSettings
-    kept_by_class = ("means", "weight", "bias")
-    read_by = ("weight", "bias")
+    class_buffers = ("means", "weight", "bias")
+    scoring_buffers = ("weight", "bias")
     scatter: Tensor
     n_samples: Tensor
     weight: Tensor
@@ -76,7 +76,7 @@ class Slda(FrozenMethod):
 
     def _forget(self, number: int, task: LearnedTask) -> str:
         super()._forget(number, task)
-        return "The covariance, which all classes share, keeps what it learned from it."
+        return "The covariance, which all classes share, still includes it."
 
     def n_parameters(self) -> int:
         return super().n_parameters() + self.weight.numel() + self.bias.numel()

@@ -35,8 +35,8 @@ class _Supermasked(MaskedMethod):
         seed: int,
         learner: Learner,
     ) -> None:
-        nothing_else: dict[str, bool] = {name: False for name in ("affine", "bias") if name in type(net).model_fields}
-        net = net.model_copy(update=nothing_else)  # nothing but masks is learned
+        masks_only: dict[str, bool] = {name: False for name in ("affine", "bias") if name in type(net).model_fields}
+        net = net.model_copy(update=masks_only)
         with seeded(seed, "network"):
             network = make_net(net, image_shape[-1])
             network.drop_biases()
@@ -44,7 +44,7 @@ class _Supermasked(MaskedMethod):
         super().__init__(net, settings, image_shape, seed, protection, learner)
 
     def n_parameters(self) -> int:
-        """Random weights and learned heads, as published. The masks come on top: a bit for each weight and task."""
+        """Random weights and trained heads, as published; without the masks, which are one bit per weight and task."""
         masked = [head.weight.numel() for head in self.heads if isinstance(head, MaskedHead)]
         learned = [p.numel() for head in self.heads if not isinstance(head, MaskedHead) for p in head.parameters()]
         return sum(p.numel() for p in self.protection.net.parameters()) + max(masked, default=0) + sum(learned)
@@ -61,7 +61,7 @@ class SupSup(_Supermasked):
 
 
 class SupSupOod(_Supermasked):
-    """SupSup's protection with CLOM's learner: shows that the learner, not the mask, carries the CIL accuracy."""
+    """SupSup's protection with CLOM's learner: shows that CIL accuracy depends on the learner, not on the masks."""
 
     name = "supsup-ood"
     settings_type = SupSupOodSettings

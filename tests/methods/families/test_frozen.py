@@ -203,7 +203,7 @@ def test_learns_digits(
 
 
 def test_another_network_is_refused() -> None:
-    with pytest.raises(UserError, match=r"ncm reads pretrained features.*efficientnet-lite0"):
+    with pytest.raises(UserError, match=r"ncm needs pretrained features.*efficientnet-lite0"):
         Ncm(AlexNetSettings(), NcmSettings(), (1, 28, 28))
 
 

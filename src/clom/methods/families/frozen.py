@@ -1,12 +1,11 @@
-"""Frozen pretrained features, read by statistics of each class: what any learner of adapters has to beat.
+"""Class statistics on frozen pretrained features: the baselines that trained adapters have to beat.
 
-| name | reads features by | keeps |
+| name | classifier | stores |
 |---|---|---|
-| `ncm` | the nearest class mean, as iCaRL does (Rebuffi et al. 2017), but of all training images | a mean per class |
+| `ncm` | nearest class mean, as in iCaRL (Rebuffi et al. 2017), but over all training images | a mean per class |
 | `slda` | streaming linear discriminant analysis (Hayes and Kanan 2020) | the means and one covariance |
 
-Nothing is trained by gradients. The published covariance weighs its samples by when they came; ours is the pooled
-covariance of all samples so far, which does not depend on their order and is what the published one tends to.
+Nothing is trained by gradient descent.
 """
 
 from __future__ import annotations
@@ -32,30 +31,30 @@ from clom.settings import Settings
 
 
 class FrozenMethod(Method):
-    """Scores of all classes so far from frozen features; blocks are slices of them."""
+    """Base of classifiers on frozen features; blocks are slices of the scores of all classes so far."""
 
     needs_pretrained = True
-    kept_by_class: ClassVar[tuple[str, ...]]
-    """Buffers with a row for each class."""
-    read_by: ClassVar[tuple[str, ...]]
+    class_buffers: ClassVar[tuple[str, ...]]
+    """Names of the buffers with one row per class."""
+    scoring_buffers: ClassVar[tuple[str, ...]]
     """Those of them that scores are computed from."""
     means: Tensor
-    """Of the features of each class, `[classes of all tasks, d]`; an old one never changes."""
+    """The mean feature of each class, `[classes of all tasks, d]`; learned means never change."""
 
     def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
         if not isinstance(net, PretrainedSettings):
-            raise UserError(f"{self.name} reads pretrained features: it needs the network 'efficientnet-lite0'.")
+            raise UserError(f"{self.name} needs pretrained features: set net.kind to 'efficientnet-lite0'.")
         with seeded(seed, "network"):
             self.backbone = EfficientNetLite0(net)
 
     @abstractmethod
     def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
-        """`[n, classes]` for all classes or some of them."""
+        """`[n, classes]`, for the classes in `rows`."""
 
     @torch.no_grad()
     def blocks(self, pixels: Tensor) -> Blocks:
-        """Each task's classes apart: one product for all of them might round otherwise once there are more."""
+        """One product per task: a single one for all classes may round differently once there are more classes."""
         features = self.embed(pixels)
         return [self.scores(features, self.rows(task)).cpu() for task in range(len(self.tasks))]
 
@@ -64,12 +63,12 @@ class FrozenMethod(Method):
         return self.scores(self.embed(pixels), self.rows(task)).cpu()
 
     def rows(self, task: int) -> slice:
-        """Where the classes of a task are among all classes."""
+        """The rows of a task's classes among all classes."""
         start = sum(learned.n_classes for learned in self.tasks[:task])
         return slice(start, start + self.tasks[task].n_classes)
 
     def _class_rows(self, name: str, tasks: Sequence[int]) -> Tensor:
-        """Of a buffer with a row for each class: those of the classes of these tasks."""
+        """The rows of these tasks' classes in a class buffer."""
         values: Tensor = getattr(self, name)
         return torch.cat([values[self.rows(task)] for task in tasks])
 
@@ -78,38 +77,38 @@ class FrozenMethod(Method):
         return FeatureScores(self.backbone, near, [self.tasks[task].n_classes for task in tasks])
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
-        read_by = {name: getattr(self, name)[self.rows(task)] for name in self.read_by}
-        return read_by | {f"backbone.{name}": value for name, value in self.backbone.state_dict().items()}
+        own = {name: getattr(self, name)[self.rows(task)] for name in self.scoring_buffers}
+        return own | {f"backbone.{name}": value for name, value in self.backbone.state_dict().items()}
 
     def _forget(self, number: int, task: LearnedTask) -> str:
         start = sum(learned.n_classes for learned in self.tasks[:number])
-        for name in self.kept_by_class:
+        for name in self.class_buffers:
             values = getattr(self, name)
             setattr(self, name, torch.cat([values[:start], values[start + task.n_classes :]]))
         return ""
 
     @torch.no_grad()
     def blocks_and_belonging(self, pixels: Tensor, tasks: Sequence[int] | None = None) -> tuple[Blocks, Tensor]:
-        """An image belongs to a task as much as it is near to the mean of one of its classes."""
+        """The in-distribution score is the proximity to the nearest class mean of the task."""
         features = self.embed(pixels)
         rows = [self.rows(task) for task in (range(len(self.tasks)) if tasks is None else tasks)]
         blocks = [self.scores(features, own).cpu() for own in rows]
         return blocks, strongest([self.near(features, own).cpu() for own in rows], len(pixels))
 
     def near(self, features: Tensor, rows: slice) -> Tensor:
-        """How near features are to the means of some classes, `[n, classes]`."""
+        """Negative squared distance of features to the class means in `rows`, `[n, classes]`."""
         return neg_squared_distance(features, F.normalize(self.means[rows]).float())
 
     @torch.no_grad()
     def embed(self, pixels: Tensor, context: TrainingContext | None = None, batch: int = 64) -> Tensor:
         """The frozen features of images."""
-        parts = torch.split(pixels, batch) if len(pixels) else ()
+        batches = torch.split(pixels, batch) if len(pixels) else ()
         device = self.device
         features = [torch.empty(0, self.backbone.n_features, device=device)]
-        for done, part in enumerate(parts, start=1):
-            features.append(self.backbone(to_unit(part.to(device)).contiguous(memory_format=torch.channels_last)))
+        for done, images in enumerate(batches, start=1):
+            features.append(self.backbone(to_unit(images.to(device)).contiguous(memory_format=torch.channels_last)))
             if context is not None:
-                context.report(Progress(len(self.tasks) - 1, "features", done, len(parts)))
+                context.report(Progress(len(self.tasks) - 1, "features", done, len(batches)))
         return torch.cat(features)
 
     def features(self, pixels: Tensor, task: int) -> Tensor:
@@ -118,5 +117,5 @@ class FrozenMethod(Method):
 
 
 def more_rows(values: Tensor, count: int) -> Tensor:
-    """Zeros for the classes that are about to be learned."""
+    """Append rows of zeros for new classes."""
     return torch.cat([values, values.new_zeros(count, *values.shape[1:])])

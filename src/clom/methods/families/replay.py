@@ -1,4 +1,4 @@
-"""What systems with exemplars share: a memory of ranked images, its quota, and the data a new task is trained on.
+"""Methods with exemplars: a memory of ranked images, its quota, and training data of new and stored images.
 
 Tested by tests/methods/test_baselines.py.
 """
@@ -20,16 +20,16 @@ from clom.settings import Count, Settings
 
 
 class MemorySettings(Settings):
-    """How much is kept. The paper: 200 images in all for ten classes, 2000 for a hundred or two hundred."""
+    """Size of the memory. The paper: 200 images in total for ten classes, 2000 for one or two hundred classes."""
 
     size: Count = 200
     mode: Literal["total", "per_class"] = "total"
-    """`total`: `size` images shared by the classes seen so far; `per_class`: `size` images of every class."""
+    """`total`: `size` images divided among the classes seen so far; `per_class`: `size` images of each class."""
     rounding: Literal["floor", "ceil"] = "floor"
-    """`ceil`, as some of the original codes do it, keeps a few images more than `size` between tasks."""
+    """`ceil`, as in some original implementations, stores a few images more than `size`."""
 
     def quota(self, n_classes: int) -> int:
-        """Images per class when `n_classes` were seen."""
+        """Images per class after `n_classes` classes."""
         if self.mode == "per_class":
             return self.size
         return (math.floor if self.rounding == "floor" else math.ceil)(self.size / n_classes)
@@ -40,7 +40,7 @@ class ReplaySettings(SharedSettings):
 
 
 class ReplayMethod(SharedNetwork):
-    """A shared network that trains on the new images and on exemplars of the old classes."""
+    """A shared network trained on the new images and on exemplars of the old classes."""
 
     settings_type: ClassVar[type[Settings]] = ReplaySettings
     settings: ReplaySettings
@@ -58,7 +58,7 @@ class ReplayMethod(SharedNetwork):
         return self.settings.memory.quota(self.n_seen)
 
     def exemplars(self) -> tuple[Tensor, Tensor]:
-        """The stored images, labels counted through all tasks."""
+        """The stored images and their labels over all tasks."""
         return self.memory.pixels, self.memory.labels + self.offsets()[self.memory.tasks]
 
     def new_and_stored(self, task: Task) -> tuple[Tensor, Tensor]:
@@ -66,11 +66,11 @@ class ReplayMethod(SharedNetwork):
         pixels, labels = self.new_data(task)
         if not len(self.memory):
             return pixels, labels
-        stored, their_labels = self.exemplars()
-        return torch.cat([pixels, stored]), torch.cat([labels, their_labels])
+        stored_pixels, stored_labels = self.exemplars()
+        return torch.cat([pixels, stored_pixels]), torch.cat([labels, stored_labels])
 
     def keep(self, task: Task, ranked: Sequence[Tensor]) -> None:
-        """Store the new task's exemplars, `ranked[c]` the best training images of class c in order, and make room."""
+        """Shrink the memory to the quota and store the new exemplars: `ranked[c]`, the rows of class c, best first."""
         self.memory.shrink(self.quota)
         for rows in ranked:
             self.memory.add(len(self.tasks) - 1, task.train.pixels[rows], task.train.labels[rows])

@@ -1,4 +1,4 @@
-"""The family of systems with one network and one growing head for all tasks: blocks are slices of its outputs.
+"""Methods with one network and one growing head for all tasks; blocks are slices of its outputs.
 
 Tested by tests/methods/test_baselines.py.
 """
@@ -24,11 +24,11 @@ from clom.nets.plain import Backbone, CosineHead, LinearHead
 from clom.settings import Settings
 
 LossOf = Callable[[Tensor, Tensor], Tensor]
-"""Augmented images `[n, 3, h, w]` and their labels, counted through all tasks, to a loss."""
+"""From augmented images `[n, 3, h, w]` and their labels over all tasks to a loss."""
 
 
 class SharedSettings(Settings):
-    """How a task is trained, whatever the loss."""
+    """How a task is trained, for any loss."""
 
     plan: Plan = Plan()
     optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=2e-3)
@@ -36,13 +36,13 @@ class SharedSettings(Settings):
 
 
 class SharedNetwork(Method):
-    """One network and one head over all classes seen so far. Labels inside count through all tasks."""
+    """One network and one head over all classes seen so far. "Labels over all tasks" number these classes from 0."""
 
     divisible = True
     settings_type: ClassVar[type[Settings]] = SharedSettings
     settings: SharedSettings
     read_by_scores: ClassVar[tuple[str, ...]] = ("backbone", "head")
-    """The attributes that `scores` is computed from: all that export takes along."""
+    """The attributes that `scores` is computed from; nothing else is exported."""
 
     def __init__(self, net: NetSettings, settings: SharedSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
@@ -62,30 +62,30 @@ class SharedNetwork(Method):
 
     @property
     def n_seen(self) -> int:
-        """Classes seen so far, those of the task being learned included."""
+        """Number of classes seen so far, including those of the task being learned."""
         return sum(task.n_classes for task in self.tasks)
 
     @property
     def n_old(self) -> int:
-        """Classes of all tasks but the last."""
+        """Number of classes of all tasks but the last."""
         return sum(task.n_classes for task in self.tasks[:-1])
 
     def offsets(self) -> Tensor:
-        """Where each task's classes start when classes are counted through all tasks."""
+        """The first label of each task among labels over all tasks."""
         return torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)[:-1].to(self.device)
 
     def columns(self, tasks: Sequence[int]) -> Tensor:
-        """Where the classes of these tasks are when classes are counted through all tasks."""
+        """The labels over all tasks of these tasks' classes."""
         starts = self.offsets()
         return torch.cat([torch.arange(self.tasks[task].n_classes) + starts[task] for task in tasks])
 
     def logits(self, images: Tensor) -> Tensor:
-        """Of prepared images, for all classes seen so far; used in training, with gradients."""
+        """Logits of augmented images for all classes seen so far; used in training, with gradients."""
         outputs: Tensor = self.head(self.backbone(images))
         return outputs
 
     def scores(self, pixels: Tensor) -> Tensor:
-        """`[n, classes seen]`: what answers are read from; the head's outputs unless a system knows better."""
+        """Scores for inference, `[n, classes seen]`: the head's logits unless overridden."""
         outputs: Tensor = self.head(self.embed(pixels))
         return outputs
 
@@ -94,7 +94,7 @@ class SharedNetwork(Method):
         return list(torch.split(self.scores(pixels).cpu(), [task.n_classes for task in self.tasks], 1))
 
     def features(self, pixels: Tensor, task: int) -> Tensor:
-        """The same for every task: the network is shared."""
+        """The same for every task, since the network is shared."""
         return self.embed(pixels).cpu()
 
     def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
@@ -103,16 +103,16 @@ class SharedNetwork(Method):
 
     @torch.no_grad()
     def embed(self, pixels: Tensor) -> Tensor:
-        """Features of plain images, in evaluation mode and in portions."""
+        """Features of images without augmentation, in evaluation mode, batch by batch."""
         training = self.training
         self.eval()
         device = self.device
-        parts = [
-            self.backbone(to_unit(part.to(device)).contiguous(memory_format=torch.channels_last))
-            for part in torch.split(pixels, 256)
+        features = [
+            self.backbone(to_unit(batch.to(device)).contiguous(memory_format=torch.channels_last))
+            for batch in torch.split(pixels, 256)
         ]
         self.train(training)
-        return torch.cat(parts) if len(pixels) else torch.empty(0, self.backbone.n_features, device=device)
+        return torch.cat(features) if len(pixels) else torch.empty(0, self.backbone.n_features, device=device)
 
     def train_on(
         self,
@@ -122,31 +122,31 @@ class SharedNetwork(Method):
         parameters: Sequence[nn.Parameter],
         context: TrainingContext,
         *,
-        how: SharedSettings | None = None,
+        settings: SharedSettings | None = None,
         phase: str = "learning",
         views: int = 1,
         state: Sequence[State] = (),
         before_step: Callable[[], None] | None = None,
         after_step: Callable[[], None] | None = None,
     ) -> None:
-        """Minimise `loss_of` over these images by moving `parameters`; afterwards the method is in evaluation mode.
+        """Minimise `loss_of` on these images over `parameters`; afterwards the method is in evaluation mode.
 
-        With several `views` a batch holds all its images augmented once, then all of them augmented again, and so on.
-        `state` is what changes meanwhile outside of the method, above all generators that `loss_of` draws from.
+        With several `views`, a batch holds one augmented copy of all its images, then a second of all, and so on.
+        `state` lists what training changes outside the method, such as the generators that `loss_of` draws from.
         """
-        how = how or self.settings
+        settings = settings or self.settings
         randomness = self.random(f"{phase} views")
 
         def loss_of_batch(batch: Batch) -> Tensor:
             index = batch.index.repeat(views)
-            images = augment(to_unit(pixels[index]), how.augmentation, randomness)
+            images = augment(to_unit(pixels[index]), settings.augmentation, randomness)
             return loss_of(images.contiguous(memory_format=torch.channels_last), labels[index])
 
         self.train()
         fit(
             loss_of_batch,
-            make_optimiser([(how.optimiser, parameters)]),
-            how.plan,
+            make_optimiser([(settings.optimiser, parameters)]),
+            settings.plan,
             len(labels),
             self.random(f"{phase} batches"),
             state=[randomness, *state],
@@ -159,9 +159,9 @@ class SharedNetwork(Method):
         self.eval()
 
     def new_data(self, task: Task) -> tuple[Tensor, Tensor]:
-        """The new task's training images, labels counted through all tasks."""
+        """The new task's training images and their labels over all tasks."""
         return task.train.pixels, task.train.labels + self.n_old
 
     def random(self, purpose: str) -> torch.Generator:
-        """A source of randomness of its own for each purpose and task."""
+        """A generator seeded for this purpose and the current task."""
         return generator(self.seed, purpose, len(self.tasks) - 1)
