@@ -24,6 +24,7 @@ from clom.learning.progress import Progress
 from clom.methods.registry import method_class
 from clom.nets import AlexNetSettings, NetSettings, PooledConvSettings, ResNet18Settings, data_parallel, make_net
 from clom.nets.networks.registry import read_net_settings, register_network
+from clom.testing.simulated_device import simulated_device
 
 ALEXNET = AlexNetSettings(channels=(6, 6, 8), hidden=12, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
 DROPOUT = ALEXNET.model_copy(update={"dropout": (0.2, 0.5)})
@@ -74,26 +75,35 @@ LEARNING: dict[str, tuple[str, NetSettings, dict[str, Any]]] = {
     **{f"{name}, plain network": (name, PLAIN_WITHOUT_NORM, SETTINGS[name]) for name in ("hat", "supsup", "finetune")},
     "finetune, plain network with batch norm": ("finetune", PLAIN, TRAINING),
 }
+ON_A_DEVICE = ("clom", "hat", "supsup", "icarl", "derpp")
+"""Trained on the simulated accelerator, too."""
 NETS: dict[str, NetSettings] = {"alexnet": DROPOUT, "pooled": POOLED, "resnet": RESNET, "converted": PLAIN}
 
 
-def learn(case: str) -> dict[str, Any]:
+def learn(case: str, device: torch.device | None = None) -> dict[str, Any]:
     """Gradients of each task's first step, the state after two tasks, and their scores."""
     name, net, settings = LEARNING[case]
     maker = method_class(name)
     tasks = stream()
     method = maker(net, maker.settings_type.model_validate(settings), tasks.image_shape, 0)
+    method.to(device or torch.device("cpu"))
     gradients: list[dict[str, Tensor]] = []
     book = Scorebook(tasks.tests)
 
     def record_gradients(step: Progress) -> None:
         if step.done == 1 and step.task == len(gradients):
-            gradients.append({name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None})
+            gradients.append(
+                {name: p.grad.cpu().clone() for name, p in method.named_parameters() if p.grad is not None}
+            )
 
     for task in tasks:
         method.learn(task, TrainingContext(record_gradients))
         book.update(method)
-    return {"gradients": gradients, "state": dict(method.state_dict()), "scores": _by_pair(book)}
+    return {
+        "gradients": gradients,
+        "state": {name: value.cpu() for name, value in method.state_dict().items()},
+        "scores": _by_pair(book),
+    }
 
 
 def _by_pair(book: Scorebook) -> dict[str, Tensor]:
@@ -149,10 +159,12 @@ def lose(rank: int) -> str:
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # networks this small close whole layers
+    device = simulated_device()
     launch = read_launch()
     with session(launch):
         found = {
             "learned": {case: learn(case) for case in LEARNING},
+            "on a device": {case: learn(case, device) for case in ON_A_DEVICE},
             "differentiated": {case: differentiate(case) for case in NETS},
             "communicated": communicate(launch.rank),
         }

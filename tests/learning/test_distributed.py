@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clom.methods.registry import BUILT_IN
 from learning import rank_cases
-from learning.rank_cases import LEARNING, NETS, SETTINGS, differentiate, learn
+from learning.rank_cases import LEARNING, NETS, ON_A_DEVICE, SETTINGS, differentiate, learn
 from processes import ended, start
 
 Found = dict[str, Any]
@@ -59,6 +59,8 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
         assert rank["communicated"]["shared"] == ["from 0", ""]
     check_results(two[0]["learned"], alone)
     check_equal(two[0]["learned"], two[1]["learned"])
+    for rank in two:
+        check_equal(rank["on a device"], rank["learned"], ON_A_DEVICE)
     assert "Another process of this run has ended" in (tmp_path / "lost.txt").read_text()
 
 
@@ -85,9 +87,9 @@ def check_results(found: Found, alone: Found) -> None:
             assert largest_difference(found[case][what], alone[case][what]) <= 1e-5, (case, what)
 
 
-def check_equal(first: Found, second: Found) -> None:
-    """The models of both processes are bit-identical."""
-    for case in LEARNING:
+def check_equal(first: Found, second: Found, cases: Iterable[str] = LEARNING) -> None:
+    """Two models are bit-identical: those of both processes, or those of two devices."""
+    for case in cases:
         for what in ("state", "scores"):
             one, other = first[case][what], second[case][what]
             assert one.keys() == other.keys()

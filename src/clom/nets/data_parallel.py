@@ -168,14 +168,23 @@ def broadcast_state(module: nn.Module) -> None:
     for value in module.state_dict().values():
         if value.numel():
             numbers = value.detach().clone(memory_format=torch.contiguous_format).flatten()
-            collective(dist.broadcast, numbers.view(torch.uint8), 0)
+            _communicate(dist.broadcast, numbers.view(torch.uint8), 0)
             value.copy_(numbers.view_as(value))
 
 
 def all_reduce_sum(values: Tensor) -> Tensor:
     """Sum over the ranks, in place."""
-    collective(dist.all_reduce, values)
+    _communicate(dist.all_reduce, values)
     return values
+
+
+def _communicate(operation: Callable[..., Any], values: Tensor, *arguments: Any) -> None:
+    """A collective operation in place: by gloo on the CPU, by NCCL on CUDA; other devices go through the CPU."""
+    direct = values.device.type in ("cpu", "cuda")
+    host = values if direct else values.cpu()
+    collective(operation, host, *arguments)
+    if not direct:
+        values.copy_(host)
 
 
 def collective(operation: Callable[..., Any], *arguments: Any, **options: Any) -> None:
