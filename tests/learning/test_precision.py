@@ -19,6 +19,7 @@ from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.precision import Precision, choose_precision, network_pass
 from clom.methods.families.base import Method
 from clom.nets import AdapterSettings, AlexNetSettings
+from clom.nets.networks.registry import read_net_settings, register_network
 from clom.nets.precision import autocast_network, network_dtype
 
 CPU = torch.device("cpu")
@@ -33,6 +34,27 @@ def learned(name: str, dtype: Precision, n_tasks: int = 2) -> tuple[Method, Stre
         method.learn(task, TrainingContext(precision=dtype))
         first.append(method.block(stream.tests[0].pixels, 0))
     return method, stream, first
+
+
+class Viewing(nn.Module):
+    """A network as somebody may bring it: `view` refuses channels_last."""
+
+    def __init__(self, frozen: bool = False) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.requires_grad_(not frozen)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.conv(images).view(len(images), -1)
+        return features
+
+
+def test_a_network_that_somebody_brings_can_be_measured() -> None:
+    register_network("viewing")(Viewing)
+    measured = network_pass(read_net_settings({"kind": "viewing"}), 8)
+    assert measured is not None
+    measured(torch.bfloat16)
+    assert network_pass(read_net_settings({"kind": "viewing", "frozen": True}), 8) is None
 
 
 def test_only_training_passes_of_the_network_are_autocast() -> None:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 
 from clom.errors import UserError, unknown
-from clom.nets import NetSettings
+from clom.nets import Net, NetSettings
 from clom.nets.plain import Backbone
 from clom.nets.precision import network_dtype
 
@@ -32,9 +32,12 @@ def network_pass(net: NetSettings, image_size: int, batch: int = 128) -> Trainin
     """A training pass of a network of these settings on random images, to be measured; None if it starts from frozen
     features, so that training it hardly takes time."""
     with torch.random.fork_rng(devices=[]):
-        backbone = Backbone(net, image_size).train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        backbone = Backbone(net, image_size).train()
         images = torch.rand(batch, 3, image_size, image_size).contiguous(memory_format=torch.channels_last)
-    if backbone.net.has_frozen_backbone:
+    if not backbone.is_plain:
+        backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    frozen = isinstance(backbone.net, Net) and backbone.net.has_frozen_backbone
+    if frozen or not any(parameter.requires_grad for parameter in backbone.parameters()):
         return None
 
     def training_pass(dtype: torch.dtype | None) -> None:
