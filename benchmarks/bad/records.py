@@ -33,8 +33,9 @@ from clom.experiments.ledger import Row, read
 from clom.experiments.run import TaskResult, execute
 from clom.reporting.paper.rendering import RENDERERS
 from clom.reporting.paper.tables import TABLES, check_rows, make_table
+from clom.reporting.readme_block import render_digest
 from clom.reporting.report.page import write_report
-from clom.reporting.results_page import render_digest, render_page
+from clom.reporting.results_page import render_page
 from clom.storage.model_file import save_model
 from clom.storage.score_file import write_scores
 from clom.storage.tensors import read_tensors

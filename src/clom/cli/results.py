@@ -16,7 +16,7 @@ def results_command(
     out: Path = Path("results/README.md"),
     readme: Path = Path("README.md"),
 ) -> None:
-    """Write the page of results from the ledger, and its main tables into the project's README between the markers.
+    """Write the page of results from the ledger, and a short table into the README between its markers.
 
     Parameters
     ----------
@@ -29,7 +29,8 @@ def results_command(
     """
     from clom.experiments.ledger import read
     from clom.reporting.paper.tables import check_rows
-    from clom.reporting.results_page import BEGIN, END, write_results
+    from clom.reporting.readme_block import BEGIN, END
+    from clom.reporting.results_page import write_results
 
     rows = read(ledger)
     check_rows(rows, ledger)

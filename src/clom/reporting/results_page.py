@@ -15,12 +15,12 @@ from clom.experiments.ledger import Row
 from clom.files import write_atomically
 from clom.methods.registry import method_label
 from clom.reporting.labels import cil_label
-from clom.reporting.paper.numbers import Results, experiment_label, figure_of, number_of
+from clom.reporting.paper.numbers import Results, budgets_of, experiment_label, figure_of, number_of
 from clom.reporting.paper.orderings import Measure, Orderings, Pair, orderings
 from clom.reporting.paper.rendering import DASH, number_text, to_markdown
 from clom.reporting.paper.tables import make_table
+from clom.reporting.readme_block import render_digest, with_digest
 
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 _ABLATIONS = {
     "memory": {"memory_per_class"},
     "scale": {"attention.s_max", "attention.binary"},
@@ -40,41 +40,12 @@ _MEASURES: dict[Measure, str] = {"til": "TIL", "cil": "CIL"}
 def render_page(rows: Sequence[Row]) -> str:
     """The whole of `results/README.md`."""
     parts = [_introduction(rows)]
-    for budget in _budgets(rows):
+    for budget in budgets_of(rows):
         results = Results(rows, budget)
         parts.append(f"## Budget `{budget}`: {_BUDGETS.get(budget, 'not known any more')}\n")
         for experiment in results.experiments():
             parts += _experiment(results, experiment)
     return "\n".join(parts)
-
-
-def render_digest(rows: Sequence[Row], page: str = "results/README.md") -> str:
-    """What the project's own page shows: the main table of every budget that means anything."""
-    parts = []
-    for budget in _budgets(rows):
-        results = Results(rows, budget)
-        experiments = [name for name in results.experiments() if results.methods(name)]
-        if budget == "smoke" or not experiments:
-            continue
-        table = make_table("main", rows, budget, experiments)
-        parts.append(f"{table.title}:\n\n{to_markdown(table)}")
-        parts += [f"{_summary(found)}\n" for found in _cil_orderings(results)]
-    parts.append(f"Every run, every figure and what does not hold: [{page}]({page}).\n")
-    return "\n".join(parts)
-
-
-def with_digest(text: str, digest: str, where: object = "the file") -> str:
-    """`text` with what is between the two markers replaced."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise UserError(f"{where} must hold the lines '{BEGIN}' and '{END}' once each, in this order.")
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{digest}{END}{rest.partition(END)[2]}"
-
-
-def _budgets(rows: Sequence[Row]) -> list[str]:
-    """The one with the most work first."""
-    found = {row.budget for row in rows}
-    return [*(name for name in reversed(list(BUDGETS)) if name in found), *sorted(found - set(BUDGETS))]
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -217,11 +188,6 @@ def _origin(rows: Sequence[Row]) -> str:
 
 
 # --- against the paper -----------------------------------------------------------------------------------------------
-
-
-def _cil_orderings(results: Results) -> list[Orderings]:
-    found = [orderings(results, name, "cil") for name in results.experiments()]
-    return [one for one in found if one.pairs]
 
 
 def _summary(found: Orderings) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clom.experiments.catalogue import BUDGETS
 from clom.experiments.ledger import Row
 from clom.methods.registry import BUILT_IN, PAPER_METHODS
 from clom.reporting.paper.published import read_paper
@@ -50,6 +51,12 @@ PERCENT = frozenset(
 def method_order() -> list[str]:
     """The registry's order."""
     return list(PAPER_METHODS)
+
+
+def budgets_of(rows: Iterable[Row]) -> list[str]:
+    """The budgets that occur, the largest first; unknown ones last."""
+    found = {row.budget for row in rows}
+    return [*(name for name in reversed(list(BUDGETS)) if name in found), *sorted(found - set(BUDGETS))]
 
 
 def experiment_label(experiment: str) -> str:
