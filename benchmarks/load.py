@@ -105,7 +105,7 @@ class Exam:
     expected: dict[str, list[Answer]] = field(default_factory=dict)
 
     def add_model(self, path: Path) -> None:
-        served = load_served(path)
+        served = load_served(path, torch.device("cpu"))
         assert served.predictor is not None
         self.expected[served.version] = [served.predictor(image[None], top=3)[0] for image in self.pixels]
 

@@ -22,6 +22,7 @@ from clom.estimator.classifier import ClomClassifier
 from clom.estimator.defaults import net_for, settings_for
 from clom.learning.learners.contrastive import ContrastiveSettings
 from clom.nets import AdapterSettings, AlexNetSettings, ResNet18Settings
+from clom.testing.simulated_device import simulated_device
 
 Array = NDArray[Any]
 TINY_NET = {
@@ -302,3 +303,15 @@ def test_given_settings_count_before_steps() -> None:
         False,
         True,
     )
+
+
+def test_the_device_is_a_parameter() -> None:
+    """On a simulated accelerator the estimator learns and answers as on the CPU."""
+    rows, labels = load_digits(return_X_y=True)
+    few = np.isin(labels, (0, 1)) & (np.arange(len(labels)) < 200)
+    on_cpu = ClomClassifier(steps=3, random_state=0, device="cpu").fit(rows[few], labels[few])
+    on_device = ClomClassifier(steps=3, random_state=0).fit(rows[few], labels[few])
+    on_device.model_.to(simulated_device())
+    assert np.array_equal(on_cpu.predict_proba(rows[:20]), on_device.predict_proba(rows[:20]))
+    with pytest.raises(ValueError, match="There is no device 'gpu'"):
+        ClomClassifier(device="gpu").fit(rows[few], labels[few])

@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 from rich.console import Console
 
 from clom.cli.learn import say
+from clom.cli.options import Device
 from clom.errors import UserError
 from clom.extras import require
 
@@ -32,6 +33,7 @@ def serve_command(
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     batch: Annotated[int, Parameter(validator=Number(gte=1))] = 32,
     niceness: Annotated[int, Parameter(validator=Number(gte=0, lte=19))] = 10,
+    device: Device = "auto",
 ) -> None:
     """Open a page in the browser to ask a model and to teach it, and an API for other programs. Ctrl-C ends it.
 
@@ -78,7 +80,8 @@ def serve_command(
     with listener:
         _make_if_missing(console, model, method, backbone)
         access = Access(host, token, read_only)
-        service = Service(model, access, threads=threads, most=batch, niceness=niceness)
+        chosen = machine.choose_device(device)
+        service = Service(model, access, threads=threads, most=batch, niceness=niceness, device=chosen)
         _say_where(console, access, listener.getsockname()[1])
         config = uvicorn.Config(
             make_app(service),

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clom.errors import UserError
+from clom.machine import choose_device
 from clom.methods.registry import METHODS
 
 Array = NDArray[Any]
@@ -18,6 +20,10 @@ Array = NDArray[Any]
 def check_parameters(estimator: Any) -> None:
     if estimator.method not in METHODS:
         raise ValueError(f"There is no method {estimator.method!r}. Known: {', '.join(METHODS.names())}.")
+    try:
+        choose_device(estimator.device)
+    except UserError as problem:
+        raise ValueError(str(problem)) from None
     for name in ("steps", "classes_per_task"):
         value = getattr(estimator, name)
         if value is None and name == "classes_per_task":

@@ -32,7 +32,8 @@ from clom.estimator.arrays import Range, form_of, layout_of
 from clom.estimator.checks import check_labels, check_parameters
 from clom.estimator.defaults import net_for, settings_for, with_settings
 from clom.learning.loop import generator
-from clom.methods.families.base import Method, strongest
+from clom.machine import choose_device
+from clom.methods.families.base import Method, move, strongest
 from clom.methods.registry import method_class
 from clom.ood.rejection import FALSE_REJECTION, HeldOutScores
 from clom.settings import Settings
@@ -66,6 +67,8 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Further settings of the method, for example `{"learning": {"plan": {"batch": 16}}}`.
     random_state
         Decides everything random: a number for the same result every time.
+    device
+        Where to compute: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`, `mps`.
 
     Attributes
     ----------
@@ -88,6 +91,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         false_rejection: float = FALSE_REJECTION,
         settings: Mapping[str, Any] | None = None,
         random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
     ) -> None:
         self.method = method
         self.image_shape = image_shape
@@ -98,6 +102,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.false_rejection = false_rejection
         self.settings = settings
         self.random_state = random_state
+        self.device = device
 
     # --- learning ----------------------------------------------------------------------------------------------------
 
@@ -146,6 +151,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         channels = layout.shape[0]
         net = net_for(self.method, self.backbone, layout)
         self.model_: Method = maker(net, self._settings(len(rows)), (channels, layout.side, layout.side), seed)
+        move(self.model_, choose_device(self.device))
 
     def _learn(self, rows: Array, labels: Array) -> None:
         classes, places = np.unique(labels, return_inverse=True)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from clom.errors import UserError
 from clom.serve.answers.engine import Engine
 from clom.serve.images.decoder_pool import Decoders
@@ -40,9 +42,11 @@ class Service:
     niceness: int = 10
     """How far learning stands back behind answers, 0 to 19."""
     metrics: Metrics = field(default_factory=Metrics)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    """Where answers are computed; lessons are learned on the CPU."""
 
     def __post_init__(self) -> None:
-        self.engine = Engine(self.path, self.window, self.most, self.metrics.batches.observe, self.threads)
+        self.engine = Engine(self.path, self.window, self.most, self.metrics.batches.observe, self.threads, self.device)
         self.jobs = Jobs(self.engine, self.niceness)
         self.decoders = Decoders()
         self._inspecting = asyncio.Lock()

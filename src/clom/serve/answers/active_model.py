@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from clom.errors import UserError
-from clom.methods.families.base import Method
+from clom.methods.families.base import Method, move
 from clom.photos.predict import Predictor
 from clom.storage.describe import describe_method
 from clom.storage.model_file import load_model
@@ -43,13 +43,14 @@ class Served:
         return {name: task.name for task in self.method.tasks for name in task.class_names}
 
 
-def load_served(path: Path) -> Served:
+def load_served(path: Path, device: torch.device) -> Served:
     """Read the file and ask it something, so that nobody has to wait for the sub-networks to be cut."""
     try:
         content = path.read_bytes()
     except OSError as problem:
         raise UserError(f"Cannot read {path}: {problem.strerror or problem}.") from None
     method = load_model(path)
+    move(method, device)
     predictor = Predictor(method) if method.tasks else None
     if predictor is not None:
         predictor(torch.zeros(1, *method.image_shape, dtype=torch.uint8))

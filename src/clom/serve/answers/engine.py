@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -54,9 +55,10 @@ class Engine:
     on_batch: Callable[[int], None] = field(default=lambda _: None)
     """Told the number of pictures of every batch."""
     threads: int | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
-        self.served = load_served(self.path)
+        self.served = load_served(self.path, self.device)
         self._state = _state_of(self.path)
         self._queue: asyncio.Queue[_Question] = asyncio.Queue()
         self._worker = ThreadPoolExecutor(1, "answers")
@@ -86,7 +88,8 @@ class Engine:
             state = _state_of(self.path)
             if state == self._state or state is None:
                 return False
-            self.served = await asyncio.get_running_loop().run_in_executor(self._loader, load_served, self.path)
+            load = partial(load_served, self.path, self.device)
+            self.served = await asyncio.get_running_loop().run_in_executor(self._loader, load)
             self._state = state
             return True
 
