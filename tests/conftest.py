@@ -14,6 +14,7 @@ from clom.data.formats import read_digits
 from clom.data.images import DataSet
 from clom.data.stream import Stream
 from clom.methods.registry import METHODS
+from clom.nets.networks.registry import NETS
 from clom.ood.registry import PREDICTORS, SCORES
 from clom.testing.simulated_device import simulated_device
 
@@ -37,7 +38,7 @@ def untuned() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def same_registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone afterwards."""
-    for registry in (METHODS, SETS, SCORES, PREDICTORS):
+    for registry in (METHODS, NETS, SETS, SCORES, PREDICTORS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 

@@ -26,7 +26,7 @@ def _check(thing: object) -> None:
         raise UserError(f"{thing!r} is not a shape.")
 
 
-SHAPES: Registry[Any] = Registry("shape", "clom.test_shapes", {"circle": "plugin_files:Circle"}, _check)
+SHAPES: Registry[Any] = Registry("shape", "clom.test_shapes", {"circle": ("plugin_files:Circle", "built in")}, _check)
 
 SHAPES_FILE = """
 from plugin_files import Shape

@@ -19,6 +19,7 @@ from clom import __version__, machine
 from clom.cli import COMMANDS, main
 from clom.cli.display import Display
 from clom.data import catalog
+from clom.data.catalog import SETS
 from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.run import RunResult, TaskResult
 from clom.learning.progress import Progress
@@ -146,7 +147,8 @@ def test_torch_is_not_loaded_where_nothing_is_computed(arguments: list[str]) -> 
 def test_list(clom: Clom) -> None:
     outcome = clom("list")
     assert outcome.code == 0
-    assert all(name in outcome.out for name in [*experiment_names(), *BUILT_IN, *BUILT_IN_SCORES, *BUDGETS])
+    names = [*experiment_names(), *BUILT_IN, *BUILT_IN_SCORES, *BUDGETS, *SETS.names(), "resnet18", "pooled-conv"]
+    assert [name for name in names if name not in outcome.out] == []
     only = clom("list", "methods").out
     assert "clom-no-ood" in only
     assert "digits-5t" not in only

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -15,6 +15,7 @@ import yaml
 import plugin_files
 from clom import machine
 from clom.cli import main, take_plugins
+from clom.data.catalog import SETS
 from clom.errors import UserError
 from clom.experiments.grid import Cell
 from clom.experiments.run import RunResult
@@ -78,8 +79,8 @@ def test_a_grid_tells_its_runs_what_to_load(elsewhere: Path, monkeypatch: pytest
     write(elsewhere, "grid.yaml", "experiments: [digits-5t]\nmethods: [mine, finetune]\nbudget: smoke\n")
     done = []
 
-    def run(cell: Cell, data: Path | None = None, threads: int | None = None) -> bool:
-        done.append(cell.command(data, threads))
+    def run(cell: Cell, *options: Any) -> bool:
+        done.append(cell.command(*options))
         return True
 
     monkeypatch.setattr(Cell, "run", run)
@@ -196,6 +197,26 @@ def test_the_list_says_where_things_come_from(
         for word in ("MINE: my own", "mean images", "file my_file.py", "built in", "ZeroDivisionError")
         if word not in shown
     ] == []
+
+
+@pytest.mark.parametrize("what", ["networks", "datasets", "experiments"])
+def test_other_lists_do_so_too(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert clom("list", what) == 0
+    assert "from" not in capsys.readouterr().out.splitlines()[1]
+    points = {"clom.networks": {"my-net": "bundle:MyNet"}, "clom.datasets": {"birds": "bundle:birds"}}
+    code = f"{NETWORK}\ndef birds():\n    'Many birds.'\n"
+    install(tmp_path / "site", "bundle", "0.1", code, points | {"clom.experiments": {"own": "bundle"}})
+    write(tmp_path, "site/bundle/experiments/birds-4t.yaml", "title: Birds in four tasks\ndata: {set: birds}\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    with plugin_files.clean(SETS):
+        assert clom("list", what) == 0
+    text = {"networks": "no description", "datasets": "Many birds.", "experiments": "Birds in four tasks"}[what]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1].split()[-2] == "from"
+    assert [line for line in shown if text in line and "package bundle 0.1" in line]
+    assert [line for line in shown if "built in" in line]
 
 
 @pytest.mark.parametrize(

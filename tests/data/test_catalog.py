@@ -25,6 +25,7 @@ import pytest
 import torch
 
 from clom.data import catalog, formats, published_sets
+from clom.data.catalog import SETS, register_dataset
 from clom.data.images import DataSet, Images
 from clom.data.stream import split
 from clom.errors import DataError, UserError
@@ -198,7 +199,7 @@ def two_birds(name: str = "any") -> DataSet:
 def test_registered_function_is_a_data_set_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Path | None] = []
 
-    @catalog.register_dataset("birds")
+    @register_dataset("birds")
     def birds(folder: Path | None) -> DataSet:
         asked.append(folder)
         return two_birds()
@@ -224,24 +225,24 @@ def test_function_may_have_no_arguments_and_live_in_a_file(tmp_path: Path) -> No
         "    images = Images(torch.zeros(1, 1, 8, 8, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))\n"
         "    return DataSet('x', ('bee',), images, images)\n"
     )
-    assert catalog.SETS.named(f"{file}:bees") == "bees"
+    assert SETS.named(f"{file}:bees") == "bees"
     assert catalog.load("bees").class_names == ("bee",)
-    assert catalog.SETS.entry("bees").origin == "file my_sets.py"
+    assert SETS.entry("bees").origin == "file my_sets.py"
 
 
 def test_what_is_no_data_set_is_refused_in_one_sentence() -> None:
     with pytest.raises(UserError, match=r"There is a data set 'mnist' already \(built in\)"):
-        catalog.register_dataset("mnist")(two_birds)
+        register_dataset("mnist")(two_birds)
     with pytest.raises(UserError, match=r"function that returns a clom.DataSet, not 7"):
-        catalog.register_dataset("seven")(7)  # type: ignore[arg-type]
+        register_dataset("seven")(7)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"takes one argument, the folder with the data sets, or none"):
-        catalog.register_dataset("pair")(lambda one, two: two_birds())
+        register_dataset("pair")(lambda one, two: two_birds())
 
-    @catalog.register_dataset("list")
+    @register_dataset("list")
     def listed() -> DataSet:
         return [1, 2]  # type: ignore[return-value]
 
-    @catalog.register_dataset("broken")
+    @register_dataset("broken")
     def broken() -> DataSet:
         return DataSet("broken", ("robin",), two_birds().train, two_birds().test)
 

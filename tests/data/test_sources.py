@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from clom.data import catalog
+from clom.data.catalog import register_dataset
 from clom.data.images import DataSet, Images
 from clom.data.sources import DataSettings, stable_share
 from clom.errors import DataError, UserError
@@ -268,7 +268,7 @@ def test_named_set_may_be_resized() -> None:
 
 
 def test_data_set_may_say_which_classes_form_a_task() -> None:
-    @catalog.register_dataset("grouped")
+    @register_dataset("grouped")
     def grouped() -> DataSet:
         images = Images(torch.zeros(9, 3, 8, 10, dtype=torch.uint8), torch.arange(9) % 3)
         return DataSet("grouped", ("a", "b", "c"), images, images, groups=(("c",), ("a", "b")))

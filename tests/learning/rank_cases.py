@@ -23,7 +23,8 @@ from clom.learning.losses import supervised_contrastive
 from clom.learning.progress import Progress
 from clom.methods.registry import method_class
 from clom.nets import AlexNetSettings, NetSettings, PooledConvSettings, ResNet18Settings, data_parallel, make_net
-from clom.nets.networks.registry import read_net_settings, register_network
+from clom.nets.networks.kinds import read_net_settings
+from clom.nets.networks.registry import register_network
 from clom.testing.simulated_device import simulated_device
 
 ALEXNET = AlexNetSettings(channels=(6, 6, 8), hidden=12, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))

@@ -19,7 +19,8 @@ from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.precision import Precision, choose_precision, network_pass
 from clom.methods.families.base import Method
 from clom.nets import AdapterSettings, AlexNetSettings
-from clom.nets.networks.registry import read_net_settings, register_network
+from clom.nets.networks.kinds import read_net_settings
+from clom.nets.networks.registry import register_network
 from clom.nets.precision import autocast_network, network_dtype
 
 CPU = torch.device("cpu")

@@ -31,7 +31,7 @@ COMMANDS = {
     "table": "Show one of the paper's tables, filled from the ledger.",
     "figure": "Draw the paper's figures from the ledger, or pictures of finished runs.",
     "results": "Write the page of results from the ledger.",
-    "list": "Show the experiments, the methods, the OOD scores, the task predictors and the budgets.",
+    "list": "Show experiments, methods, networks, data sets, OOD scores, task predictors and budgets.",
     "new": "Write a commented starting file for a method, an experiment, a score or a network of your own.",
     "doctor": "Show what this machine can do and how long each experiment would take.",
     "export": "Write a model as one ONNX or torch.export file for other programs.",

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from clom.plugins import Registry
 
 
-def list_command(what: Literal["all", "experiments", "methods", "scores", "predictors", "budgets"] = "all", /) -> None:
-    """Show the experiments, the methods, the OOD scores, the task predictors and the budgets.
+What = Literal["all", "experiments", "methods", "networks", "datasets", "scores", "predictors", "budgets"]
+
+
+def list_command(what: What = "all", /) -> None:
+    """Show what can be named: experiments, methods, networks, data sets, OOD scores, task predictors and budgets.
+
+    What plug-ins and installed packages bring is shown with where it comes from.
 
     Parameters
     ----------
@@ -28,6 +33,8 @@ def list_command(what: Literal["all", "experiments", "methods", "scores", "predi
     tables = {
         "experiments": _experiments,
         "methods": _methods,
+        "networks": _networks,
+        "datasets": _datasets,
         "scores": _scores,
         "predictors": _predictors,
         "budgets": _budgets,
@@ -39,10 +46,16 @@ def list_command(what: Literal["all", "experiments", "methods", "scores", "predi
 def _experiments() -> Table:
     from clom.experiments.catalogue import experiment_names, read_experiment
 
-    table = Table("experiment", "what is learned")
+    rows, origins = list[tuple[str, ...]](), list[str]()
     for name in experiment_names():
-        table.add_row(name, read_experiment(name).title)
-    return table
+        try:
+            found = read_experiment(name)
+            rows.append((name, found.title))
+            origins.append(found.origin)
+        except UserError as problem:  # of a package that is installed, but broken
+            rows.append((name, str(problem)))
+            origins.append("an installed package")
+    return _table(["experiment", "what is learned"], rows, origins)
 
 
 def _methods() -> Table:
@@ -61,6 +74,18 @@ def _methods() -> Table:
     return _with_origin(METHODS, ["method", "what it is", "kept between tasks", "numbers in the paper"], rows)
 
 
+def _networks() -> Table:
+    from clom.nets.networks.registry import NETS
+
+    return _described(NETS, "network")
+
+
+def _datasets() -> Table:
+    from clom.data.catalog import SETS
+
+    return _described(SETS, "data set")
+
+
 def _scores() -> Table:
     from clom.ood.registry import SCORES
 
@@ -74,12 +99,10 @@ def _predictors() -> Table:
 
 
 def _described(registry: Registry[Any], heading: str) -> Table:
-    from clom.ood.registry import description
-
     rows = []
     for name in registry.names():
         try:
-            rows.append((name, description(registry, name)))
+            rows.append((name, registry.description(name)))
         except UserError as problem:  # of a package that is installed, but broken
             rows.append((name, str(problem)))
     return _with_origin(registry, [heading, "what it is"], rows)
@@ -95,10 +118,13 @@ def _budgets() -> Table:
 
 
 def _with_origin(registry: Registry[Any], columns: list[str], rows: Sequence[tuple[str, ...]]) -> Table:
+    return _table(columns, rows, [registry.entry(row[0]).origin for row in rows])
+
+
+def _table(columns: list[str], rows: Sequence[tuple[str, ...]], origins: Sequence[str]) -> Table:
     """Where each comes from, as soon as one of them is not built in."""
     from clom.plugins import BUILT_IN
 
-    origins = [registry.entry(row[0]).origin for row in rows]
     if all(origin == BUILT_IN for origin in origins):
         origins = []
     table = Table(*columns, *(["from"] if origins else []))

@@ -15,19 +15,27 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from clom.data.images import DataSet
-from clom.data.published_sets import PublishedSet
 from clom.errors import DataError, UserError, shorten
 from clom.plugins import Registry
 
-Maker = Callable[..., DataSet]
+if TYPE_CHECKING:  # torch is loaded when a set is: names are known without it
+    from clom.data.images import DataSet
+    from clom.data.published_sets import PublishedSet
+
+Maker: TypeAlias = "Callable[..., DataSet]"
 """A function of the folder that the user gave for data sets (`Path | None`), or of nothing."""
 
 
+def _is_published(thing: object) -> TypeGuard[PublishedSet]:
+    from clom.data.published_sets import PublishedSet
+
+    return isinstance(thing, PublishedSet)
+
+
 def _check(thing: Any) -> None:
-    if isinstance(thing, PublishedSet):
+    if _is_published(thing):
         return
     if not callable(thing) or inspect.isclass(thing):
         raise UserError(f"A data set is a function that returns a clom.DataSet, not {shorten(repr(thing))}.")
@@ -42,15 +50,15 @@ SETS: Registry[PublishedSet | Maker] = Registry(
     "data set",
     "clom.datasets",
     {
-        "digits": "clom.data.formats:read_digits",
-        "mnist": "clom.data.published_sets:MNIST",
-        "fashion-mnist": "clom.data.published_sets:FASHION_MNIST",
-        "kmnist": "clom.data.published_sets:KMNIST",
-        "notmnist": "clom.data.published_sets:NOTMNIST",
-        "cifar10": "clom.data.published_sets:CIFAR10",
-        "cifar100": "clom.data.published_sets:CIFAR100",
-        "tiny-imagenet": "clom.data.published_sets:TINY_IMAGENET",
-        "svhn": "clom.data.published_sets:SVHN",
+        "digits": ("clom.data.formats:read_digits", "scikit-learn's handwritten digits, 8 x 8, which need no download"),
+        "mnist": ("clom.data.published_sets:MNIST", "handwritten digits, 28 x 28"),
+        "fashion-mnist": ("clom.data.published_sets:FASHION_MNIST", "pieces of clothing, 28 x 28"),
+        "kmnist": ("clom.data.published_sets:KMNIST", "cursive Japanese characters, 28 x 28"),
+        "notmnist": ("clom.data.published_sets:NOTMNIST", "the letters A to J in many fonts, 28 x 28"),
+        "cifar10": ("clom.data.published_sets:CIFAR10", "small photos of 10 classes, 32 x 32"),
+        "cifar100": ("clom.data.published_sets:CIFAR100", "small photos of 100 classes, 32 x 32"),
+        "tiny-imagenet": ("clom.data.published_sets:TINY_IMAGENET", "photos of 200 classes of ImageNet, 64 x 64"),
+        "svhn": ("clom.data.published_sets:SVHN", "photos of house numbers, 32 x 32"),
     },
     _check,
 )
@@ -80,8 +88,8 @@ def names() -> list[str]:
 def load(name: str, folder: Path | None = None, download: bool = True) -> DataSet:
     """The data set `name`; a published one from the first place that has it, downloaded into the cache if none does."""
     found = SETS.get(name)
-    if not isinstance(found, PublishedSet):
-        return _made(name, found, folder)
+    if not _is_published(found):
+        return _made(name, found, folder)  # type: ignore[arg-type]
     for place in search_path(folder):
         if not found.missing(place):
             return found.read(place / found.folder)
@@ -93,13 +101,13 @@ def load(name: str, folder: Path | None = None, download: bool = True) -> DataSe
 def available(name: str, folder: Path | None = None) -> bool:
     """Whether `load` would find the files of a published set here, by their names; any other set is taken to be."""
     found = SETS.get(name)
-    return not isinstance(found, PublishedSet) or any(not found.missing(place) for place in search_path(folder))
+    return not _is_published(found) or any(not found.missing(place) for place in search_path(folder))
 
 
 def pixels_of(name: str) -> int | None:
     """The side of a set's images, where that is known before they are read."""
     found = SETS.get(name)
-    return found.pixels if isinstance(found, PublishedSet) else {"digits": 8}.get(name)
+    return found.pixels if _is_published(found) else {"digits": 8}.get(name)
 
 
 def search_path(folder: Path | None = None) -> list[Path]:
@@ -121,6 +129,8 @@ def cache_folder() -> Path:
 
 def _made(name: str, maker: Maker, folder: Path | None) -> DataSet:
     """What a function of somebody's own returns, under the name that it was asked for by."""
+    from clom.data.images import DataSet
+
     whose = f"The data set '{name}' ({SETS.entry(name).origin})"
     given = next(iter(given_folders(folder)), None)
     try:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from clom import machine
 from clom.data import catalog
+from clom.data.catalog import SETS
 from clom.data.decoding import picture_size
 from clom.data.folders import Pictures, listed, picture_files, read_folder, readable
 from clom.data.formats import as_images, read_npz_arrays
@@ -102,7 +103,7 @@ class DataSettings(Settings):
     def available(self, folder: Path | None = None) -> bool:
         """Whether the images are on this machine, by the names of files alone."""
         if self.set is not None:
-            return self.set in catalog.SETS and catalog.available(self.set, folder)
+            return self.set in SETS and catalog.available(self.set, folder)
         return all(_located(place, folder).exists() for place in self._places)
 
     def settled(self) -> DataSettings:

@@ -14,7 +14,8 @@ from clom.learning.loop import Plan
 from clom.methods.families.base import Method
 from clom.methods.registry import method_class, method_info
 from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
-from clom.nets.networks.registry import NETS, read_net_settings
+from clom.nets.networks.kinds import read_net_settings
+from clom.nets.networks.registry import NETS
 from clom.settings import Settings, merged, set_dotted
 
 BACKBONES = ("auto", "alexnet", "resnet18", "efficientnet-lite0")

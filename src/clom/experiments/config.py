@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 
 from clom import machine
 from clom.data import catalog
+from clom.data.catalog import SETS
 from clom.data.sources import DataSettings
 from clom.errors import UserError, shorten, unknown
 from clom.experiments.catalogue import BUDGETS, Budget, Experiment, name_of, read_experiment, size_of
@@ -17,7 +18,8 @@ from clom.experiments.defaults import network_for, on_top, recipe_for, recipe_se
 from clom.experiments.plain_yaml import parse_yaml, read_yaml
 from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, method_class, method_info
-from clom.nets.networks.registry import NETS, AnyNetSettings, network_kind
+from clom.nets.networks.kinds import AnyNetSettings, network_kind
+from clom.nets.networks.registry import NETS
 from clom.nets.size_limit import SizeLimit
 from clom.plugins import Registry, origins, require
 from clom.settings import Settings, explain, flatten, merged, set_dotted
@@ -97,7 +99,7 @@ def resolve(
     given = [*method_info(method).preset, *(overrides or {}).items()]
     source = _checked(DataSettings, _with_overrides("data", _file_data(found, amount), given), "data.").settled()
     if source.set is not None:
-        catalog.SETS.entry(source.set)  # refuses what is unknown, with a suggestion
+        SETS.entry(source.set)  # refuses what is unknown, with a suggestion
     # The same network for everyone, unless a system was published with one of its own.
     net = settings.pop("net", None) or found.at(amount).net or found.net or network_for(_pixels(source, found), amount)
     if not isinstance(net, Mapping):
@@ -133,7 +135,7 @@ def require_plugins(content: Mapping[str, Any], needed_by: str) -> None:
 def _used(content: Mapping[str, Any]) -> dict[Registry[Any], object]:
     """What a run's settings name."""
     net, data = (part if isinstance(part := content.get(name), Mapping) else {} for name in ("net", "data"))
-    return {METHODS: content.get("method"), NETS: net.get("kind"), catalog.SETS: data.get("set")}
+    return {METHODS: content.get("method"), NETS: net.get("kind"), SETS: data.get("set")}
 
 
 def _with_overrides(group: str, values: dict[str, Any], given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -148,7 +150,7 @@ def _file_data(experiment: Experiment, budget: Budget) -> dict[str, Any]:
     """What the experiment's file says about its images; code that it names is loaded, and called by its name."""
     data = merged(experiment.data, experiment.at(budget).data)
     if isinstance(data.get("set"), str):
-        data["set"] = catalog.SETS.named(data["set"])
+        data["set"] = SETS.named(data["set"])
     return data
 
 
@@ -193,7 +195,7 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
 
 def with_code_loaded(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides that a person typed: a data set or a network may be code, as `my_file.py:MyNet`, which is loaded."""
-    registries: dict[str, Registry[Any]] = {"data.set": catalog.SETS, "net.kind": NETS}
+    registries: dict[str, Registry[Any]] = {"data.set": SETS, "net.kind": NETS}
     named = {name: overrides[name] for name in registries if isinstance(overrides.get(name), str)}
     return {**overrides, **{name: registries[name].named(reference) for name, reference in named.items()}}
 

@@ -11,7 +11,7 @@ import torch
 
 from clom.errors import UserError, unknown
 from clom.nets import Net, NetSettings
-from clom.nets.plain import Backbone
+from clom.nets.plain import Backbone, set_layout
 from clom.nets.precision import network_dtype
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -33,9 +33,8 @@ def network_pass(net: NetSettings, image_size: int, batch: int = 128) -> Trainin
     features, so that training it hardly takes time."""
     with torch.random.fork_rng(devices=[]):
         backbone = Backbone(net, image_size).train()
+        set_layout(backbone)
         images = torch.rand(batch, 3, image_size, image_size).contiguous(memory_format=torch.channels_last)
-    if not backbone.is_plain:
-        backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     frozen = isinstance(backbone.net, Net) and backbone.net.has_frozen_backbone
     if frozen or not any(parameter.requires_grad for parameter in backbone.parameters()):
         return None

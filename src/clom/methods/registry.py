@@ -189,7 +189,7 @@ def _set_name(name: str, method: type[Method]) -> None:
 
 
 METHODS: Registry[type[Method]] = Registry(
-    "method", "clom.methods", {name: info.place for name, info in BUILT_IN.items()}, _check, _set_name
+    "method", "clom.methods", {name: (info.place, info.title) for name, info in BUILT_IN.items()}, _check, _set_name
 )
 """All methods: built in, registered, or from installed packages."""
 
@@ -223,7 +223,7 @@ def method_info(name: str) -> MethodInfo:
     if name in BUILT_IN:
         return BUILT_IN[name]
     found = method_class(name)
-    title = vars(found).get("title") or f"{name}: {_first_line(found)}"
+    title = vars(found).get("title") or f"{name}: {METHODS.description(name)}"
     keeps, divisible = (_declared(found, what) for what in ("keeps", "divisible"))
     return MethodInfo(METHODS.entry(name).place, title, keeps, (), divisible, in_paper=False)
 
@@ -250,7 +250,3 @@ def _declared(method: type[Method], attribute: str) -> Any:
         if (info := by_place.get(f"{base.__module__}:{base.__qualname__}")) is not None:
             return getattr(info, attribute)
     raise AssertionError(f"Method declares {attribute}")
-
-
-def _first_line(method: type[Method]) -> str:
-    return (method.__doc__ or "").strip().partition("\n")[0] or "no description"

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from clom.nets.convert import to_gated
-from clom.nets.layers import Net
-from clom.nets.net_settings import NetSettings
-from clom.nets.networks.adapters import AdapterNet, AdapterSettings
-from clom.nets.networks.alexnet import AlexNet, AlexNetSettings
-from clom.nets.networks.pooled import PooledConv, PooledConvSettings
-from clom.nets.networks.registry import network_kind
-from clom.nets.networks.resnet import ResNet18, ResNet18Settings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from clom.nets.building import make_net
+    from clom.nets.convert import to_gated
+    from clom.nets.layers import Net
+    from clom.nets.net_settings import NetSettings
+    from clom.nets.networks.adapters import AdapterNet, AdapterSettings
+    from clom.nets.networks.alexnet import AlexNet, AlexNetSettings
+    from clom.nets.networks.pooled import PooledConv, PooledConvSettings
+    from clom.nets.networks.resnet import ResNet18, ResNet18Settings
 
-def make_net(settings: NetSettings, image_size: int) -> Net:
-    """The gated network that `settings` describes, for square images of that many pixels; a plain one is converted."""
-    net = network_kind(settings.kind).build(settings, image_size)
-    return net if isinstance(net, Net) else to_gated(net, (3, image_size, image_size))
-
+_PLACES = {
+    "AdapterNet": "networks.adapters",
+    "AdapterSettings": "networks.adapters",
+    "AlexNet": "networks.alexnet",
+    "AlexNetSettings": "networks.alexnet",
+    "Net": "layers",
+    "NetSettings": "net_settings",
+    "PooledConv": "networks.pooled",
+    "PooledConvSettings": "networks.pooled",
+    "ResNet18": "networks.resnet",
+    "ResNet18Settings": "networks.resnet",
+    "make_net": "building",
+    "to_gated": "convert",
+}
 
 __all__ = [
     "AdapterNet",
@@ -32,3 +44,10 @@ __all__ = [
     "make_net",
     "to_gated",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when first used: the names of networks are known without torch, which takes a second.
+    if name in _PLACES:
+        return getattr(import_module(f"clom.nets.{_PLACES[name]}"), name)
+    raise AttributeError(f"module 'clom.nets' has no attribute '{name}'")

@@ -12,7 +12,7 @@ from clom.errors import UserError
 from clom.nets.data_parallel import dropout, split_over_ranks, world_size
 from clom.nets.layers import Net, gated_norm
 from clom.nets.net_settings import NetSettings
-from clom.nets.networks.registry import network_kind
+from clom.nets.networks.kinds import network_kind
 
 
 class Backbone(nn.Module):
@@ -21,8 +21,7 @@ class Backbone(nn.Module):
 
     net: nn.Module
     is_plain = False
-    """Whether it has no gates: such a network computes in torch's usual memory layout, which much code relies on
-    (`x.view(len(x), -1)`)."""
+    """Whether it has no gates."""
 
     def __init__(self, settings: NetSettings, image_size: int) -> None:
         super().__init__()
@@ -40,6 +39,15 @@ class Backbone(nn.Module):
     def _features(self, images: Tensor) -> Tensor:
         features: Tensor = self.net(images.contiguous()) if self.is_plain else self.net(images, 0, {})
         return features
+
+
+def set_layout(module: nn.Module) -> None:
+    """The memory layout in which convolutions are fastest, channels_last; values do not change. What people bring stays
+    in torch's usual one, which much code relies on (`x.view(len(x), -1)`)."""
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for part in module.modules():
+        if isinstance(part, Backbone) and part.is_plain:
+            part.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
 class _BatchNorm2d(nn.BatchNorm2d):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clom.errors import UserError, unknown
-from clom.plugins import BUILT_IN, Registry
+from clom.plugins import Registry
 
 if TYPE_CHECKING:
     from clom.ood.predictors import TaskPredictor
@@ -74,14 +74,9 @@ BUILT_IN_PREDICTORS = {
     "product": ("clom.ood.predictors:Product", "the task with the highest class times task probability"),
 }
 
-SCORES: Registry[type[Score]] = Registry(
-    "score", "clom.scores", {name: place for name, (place, _) in BUILT_IN_SCORES.items()}, check_score_class
-)
+SCORES: Registry[type[Score]] = Registry("score", "clom.scores", BUILT_IN_SCORES, check_score_class)
 PREDICTORS: Registry[type[TaskPredictor]] = Registry(
-    "predictor",
-    "clom.predictors",
-    {name: place for name, (place, _) in BUILT_IN_PREDICTORS.items()},
-    check_predictor_class,
+    "predictor", "clom.predictors", BUILT_IN_PREDICTORS, check_predictor_class
 )
 
 
@@ -105,14 +100,6 @@ def register_predictor(name: str) -> Callable[[P], P]:
         return predictor
 
     return decorate
-
-
-def description(registry: Registry[Any], name: str) -> str:
-    """What a score or a predictor is: of the tables above, or the first line of its docstring."""
-    for table in (BUILT_IN_SCORES, BUILT_IN_PREDICTORS):
-        if name in table and registry.entry(name).origin == BUILT_IN:
-            return table[name][1]
-    return (registry.get(name).__doc__ or "").strip().partition("\n")[0] or "no description"
 
 
 def chosen(registry: Registry[Any], references: Sequence[str] = ()) -> list[str]:

@@ -32,6 +32,8 @@ class Entry(Generic[T]):
     """`module:attribute`."""
     origin: str = BUILT_IN
     """`built in`, `package NAME VERSION`, `file NAME.py` or `module NAME`."""
+    description: str = ""
+    """What it is, where that is known without loading it."""
 
 
 class Registry(Generic[T]):
@@ -41,18 +43,20 @@ class Registry(Generic[T]):
         self,
         kind: str,
         group: str,
-        built_in: Mapping[str, str],
+        built_in: Mapping[str, tuple[str, str]],
         check: Callable[[Any], None] = lambda thing: None,
         adopt: Callable[[str, Any], None] = lambda name, thing: None,
     ) -> None:
-        """`group` is that of the entry points; `built_in` maps names to `module:attribute`.
+        """`group` is that of the entry points; `built_in` maps names to `module:attribute` and what that is.
 
         `check` raises a `UserError` for what is not of this kind. `adopt` is called with a name and what somebody
         brought under it, before it is used.
         """
         self.kind, self.group = kind, group
         self._check, self._adopt = check, adopt
-        self._entries = {name: Entry(name, _importer(place), place) for name, place in built_in.items()}
+        self._entries = {
+            name: Entry(name, _importer(place), place, BUILT_IN, text) for name, (place, text) in built_in.items()
+        }
         self._packages: dict[str, Entry[T]] | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -108,6 +112,11 @@ class Registry(Generic[T]):
         if name not in self._entries:  # from a package, for the first time
             self.register(name)(thing)
         return thing
+
+    def description(self, name: str) -> str:
+        """What it is, in a line: of what people bring, the first line of its docstring."""
+        known = self.entry(name).description
+        return known or (self.get(name).__doc__ or "").strip().partition("\n")[0] or "no description"
 
     def named(self, reference: str) -> str:
         """The name behind `reference`: a name, `path/to/file.py:Name` or `package.module:Name`, whose code is loaded.

@@ -14,7 +14,8 @@ from clom.files import write_atomically
 from clom.methods.families.base import LearnedTask, Method, place
 from clom.methods.families.task_record import TaskRecord
 from clom.methods.registry import METHODS, method_class
-from clom.nets.networks.registry import NETS, read_net_settings
+from clom.nets.networks.kinds import read_net_settings
+from clom.nets.networks.registry import NETS
 from clom.nets.size_limit import SizeLimit
 from clom.plugins import origins, require
 from clom.storage.checks import check_description, check_numbers

@@ -18,7 +18,8 @@ from clom.errors import UserError
 from clom.experiments.config import RunConfig, resolve
 from clom.nets import AlexNet, AlexNetSettings, make_net
 from clom.nets.layers import Net
-from clom.nets.networks.registry import NETS, network_kind, read_net_settings
+from clom.nets.networks.kinds import network_kind, read_net_settings
+from clom.nets.networks.registry import NETS
 from clom.nets.plain import Backbone
 from clom.settings import Positive, Settings
 from nets.plain_networks import Residual

@@ -25,7 +25,7 @@ from clom.methods.families.task_record import TaskRecord
 from clom.nets import NetSettings
 from clom.nets.data_parallel import broadcast_state
 from clom.nets.gates import Gates
-from clom.nets.plain import Backbone
+from clom.nets.plain import set_layout
 from clom.nets.precision import network_dtype
 from clom.ood.odin import odin_block
 from clom.settings import Settings, flatten
@@ -315,10 +315,7 @@ def move(method: Method, device: torch.device) -> None:
 
 def place(module: nn.Module, device: torch.device) -> None:
     """Move a module to a device, in the memory format in which convolutions are fastest."""
-    module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    for part in module.modules():
-        if isinstance(part, Backbone) and part.is_plain:
-            part.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    set_layout(module.to(device=device))
 
 
 @contextmanager
