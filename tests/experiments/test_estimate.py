@@ -9,7 +9,7 @@ import pytest
 from clom.experiments import estimate
 from clom.experiments.catalogue import experiment_names
 from clom.experiments.config import resolve
-from clom.experiments.estimate import Rates, estimate_seconds, measure, work_of
+from clom.experiments.estimate import Rates, Work, estimate_seconds, measure, multiply_adds, work_of
 from clom.learning.progress import Progress
 
 FOR_EVER = float("inf")  # a rate at which a phase takes no time
@@ -42,6 +42,16 @@ def test_without_rotations_there_are_fewer_views() -> None:
     assert 4 * seconds[0] == pytest.approx(seconds[1])
 
 
+def test_multiply_adds_by_hand() -> None:
+    """One image through 3x3x3x4 weights on 8x8 pixels, then 4 channels to 5, pooled; the backward pass counts twice."""
+    net = {"channels": [4, 4, 4], "kernels": [1, 1, 1], "paddings": [0, 0, 0], "pools": [2, 2, 2], "hidden": 5}
+    overrides = {f"net.{name}": value for name, value in net.items()}
+    config = resolve("digits-5t", overrides={**overrides, "learning.plan.epochs": 2, "learning.head.views": 1})
+    an_image = 64 * 3 * 4 + 16 * 4 * 4 + 4 * 4 * 4 + 4 * 5
+    work = Work((1, 8, 8), trained=10, tested=3, n_tasks=5)
+    assert multiply_adds(config, work) == pytest.approx(4 * (3 * 2 * 10 * 2 + 10 + 5 * 3) * an_image)
+
+
 def test_every_budget_of_an_experiment_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "_SIZES", (2,))
     for budget in ("smoke", "cpu"):
@@ -53,8 +63,8 @@ def test_every_budget_of_an_experiment_can_be_measured(monkeypatch: pytest.Monke
 def test_a_small_network_is_measured_with_more_images(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def steps_of(seconds: float) -> Callable[[object, object, int], tuple[Rates, float]]:
-        def fake(config: object, shape: object, n_images: int) -> tuple[Rates, float]:
+    def steps_of(seconds: float) -> Callable[[object, object, int, object], tuple[Rates, float]]:
+        def fake(config: object, shape: object, n_images: int, device: object) -> tuple[Rates, float]:
             tried.append(n_images)
             return Rates(n_images, 1, 1), seconds * n_images
 

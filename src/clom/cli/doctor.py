@@ -10,8 +10,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from clom.cli.options import Device
 
-def doctor_command(*experiments: str, data: Path | None = None) -> None:
+
+def doctor_command(*experiments: str, data: Path | None = None, device: Device = "auto") -> None:
     """Show cores, memory, GPU and data sets found, and how long each experiment would take with CLOM.
 
     Parameters
@@ -26,10 +28,11 @@ def doctor_command(*experiments: str, data: Path | None = None) -> None:
     from clom.data import catalog
     from clom.experiments.catalogue import BUDGETS, experiment_names, size_of
     from clom.experiments.config import resolve
-    from clom.experiments.estimate import Rates, estimate_seconds, measure, work_of
+    from clom.experiments.estimate import Rates, estimate_seconds, measure, multiply_adds, work_of
 
     console = Console()
     machine.tune_process()
+    chosen = machine.choose_device(device)
     about = machine.describe()
     console.print(
         f"{about['processor']}, {about['cores']} cores, {about['memory_gb']} GB of memory, "
@@ -42,8 +45,12 @@ def doctor_command(*experiments: str, data: Path | None = None) -> None:
     console.print(f"Data sets are looked for in: {places}", highlight=False, soft_wrap=True)
     table = Table("experiment", "data", *(f"budget {budget}" for budget in BUDGETS))
     table.caption = (
-        "About, at the present load: a few real steps of CLOM were timed for each network, the rest is counted."
+        f"About, on {chosen} at the present load: a few real steps of CLOM were timed for each network, the rest is "
+        "counted."
     )
+    gpu = chosen.type != "cpu"
+    if not gpu:
+        table.caption += " There is no GPU here: the budget paper is given in multiply-adds as well."
     timed: dict[str, Rates] = {}
     for name in experiments or experiment_names():
         times = []
@@ -56,7 +63,8 @@ def doctor_command(*experiments: str, data: Path | None = None) -> None:
             work = work_of(config, data)
             key = f"{config.net}{work.image_shape}"
             if key not in timed:
-                timed[key] = measure(config, work.image_shape)
-            times.append(duration(estimate_seconds(config, work, timed[key])))
+                timed[key] = measure(config, work.image_shape, chosen)
+            amount = f" ({multiply_adds(config, work):.0e} multiply-adds)" if budget == "paper" and not gpu else ""
+            times.append(duration(estimate_seconds(config, work, timed[key])) + amount)
         table.add_row(resolve(name).experiment, "found" if here else "missing", *times)
     console.print(table)

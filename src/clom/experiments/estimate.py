@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from clom.data.images import Images
 from clom.data.stream import Task
@@ -20,6 +21,8 @@ from clom.learning.loop import Plan
 from clom.learning.progress import Progress
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import LearnedTask
+from clom.nets.networks.registry import AnyNetSettings
+from clom.nets.plain import Backbone
 
 _SIZES = (1, 4, 32)  # images in a step: few first, the widest networks need no more on a small machine
 _LONG_ENOUGH = 0.25  # seconds for a step: with more images it would take too long
@@ -74,24 +77,45 @@ def estimate_seconds(config: RunConfig, work: Work, rates: Rates) -> float:
     return seconds
 
 
-def measure(config: RunConfig, image_shape: Sequence[int]) -> Rates:
+def multiply_adds(config: RunConfig, work: Work) -> float:
+    """Of learning and evaluating all tasks once with CLOM; a backward pass counts as two forward passes."""
+    learning = ClomSettings.model_validate(config.settings).learning
+    head = learning.head
+    passes = head.plan.epochs if isinstance(head, SgdHeadSettings) else head.views
+    forward_passes: float = learning.rotations * (
+        3 * 2 * work.trained * learning.plan.epochs + passes * work.trained + work.n_tasks * work.tested
+    )
+    return forward_passes * _multiply_adds_of_an_image(config.net, work.image_shape[-1])
+
+
+def _multiply_adds_of_an_image(net: AnyNetSettings, image_size: int) -> int:
+    backbone = Backbone(net, image_size).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        backbone(torch.zeros(1, 3, image_size, image_size))
+    operations: int = counter.get_total_flops()
+    return operations // 2
+
+
+def measure(config: RunConfig, image_shape: Sequence[int], device: torch.device | None = None) -> Rates:
     """Let CLOM learn a few random images for a few steps, with as many images as take a noticeable but short time."""
     for n_images in _SIZES:
-        rates, longest = _measure(config, image_shape, n_images)
+        rates, longest = _measure(config, image_shape, n_images, device or torch.device("cpu"))
         if longest > _LONG_ENOUGH:
             break
     return rates
 
 
-def _measure(config: RunConfig, shape: Sequence[int], n_images: int) -> tuple[Rates, float]:
+def _measure(config: RunConfig, shape: Sequence[int], n_images: int, device: torch.device) -> tuple[Rates, float]:
     """The rates, and the seconds of a training step."""
     settings = _brief(ClomSettings.model_validate(config.settings), n_images)
-    method = Clom(config.net, settings, shape)
+    method = Clom(config.net, settings, shape).to(device)
     method.open_task(LearnedTask("timing", ("a",)))
     images = Images(torch.zeros(n_images, *shape, dtype=torch.uint8), torch.zeros(n_images, dtype=torch.int64))
+    task = Task("timing", ("a",), images, images).to(device)
     clock = _Clock()
+    context = TrainingContext(clock, seconds_between_reports=0.0)  # each report waits for the device
     # Not `method.learn`: that also does what takes its time once a task, which would be counted for every step.
-    method.learner.learn(method.protection, 0, Task("timing", ("a",), images, images), 0, TrainingContext(clock))
+    method.learner.learn(method.protection, 0, task, 0, context)
     answering = []
     for _ in range(_STEPS):
         started = time.perf_counter()
