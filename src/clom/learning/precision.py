@@ -21,7 +21,9 @@ DTYPES: dict[Precision, torch.dtype | None] = {
     "float16": torch.float16,
 }
 _WORTH = 0.9  # what bfloat16 may take of the time of float32 to be chosen
-_SHORT = 0.03  # seconds of a training pass below which rounding is all that lower precision would change
+_SHORT = (
+    0.03  # seconds of processor time of a training pass below which rounding is all that lower precision would change
+)
 _SECONDS, _ROUNDS = 1.0, 3
 
 TrainingPass = Callable[[torch.dtype | None], None]
@@ -69,16 +71,16 @@ def cpu_has_bfloat16() -> bool:
 
 
 def _bfloat16_pays(training_pass: TrainingPass) -> bool:
-    """Interleaved, so that other work on the machine slows both down alike."""
+    """In processor time and interleaved, so that other work on the machine does not decide."""
     times: dict[torch.dtype | None, list[float]] = {None: [], torch.bfloat16: []}
     for dtype in times:
         training_pass(dtype)  # the first pass prepares kernels and memory
-    began = time.perf_counter()
-    while len(times[None]) < _ROUNDS or time.perf_counter() - began < _SECONDS:
+    began = time.process_time()
+    while len(times[None]) < _ROUNDS or time.process_time() - began < _SECONDS:
         for dtype, taken in times.items():
-            started = time.perf_counter()
+            started = time.process_time()
             training_pass(dtype)
-            taken.append(time.perf_counter() - started)
+            taken.append(time.process_time() - started)
         if median(times[None]) < _SHORT and len(times[None]) >= _ROUNDS:
             return False
     return median(times[torch.bfloat16]) < _WORTH * median(times[None])
