@@ -21,7 +21,7 @@ from clom.learning.loop import Plan
 from clom.learning.progress import Progress
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import LearnedTask
-from clom.nets.networks.registry import AnyNetSettings
+from clom.nets import NetSettings
 from clom.nets.plain import Backbone
 
 _SIZES = (1, 4, 32)  # images in a step: few first, the widest networks need no more on a small machine
@@ -88,7 +88,7 @@ def multiply_adds(config: RunConfig, work: Work) -> float:
     return forward_passes * _multiply_adds_of_an_image(config.net, work.image_shape[-1])
 
 
-def _multiply_adds_of_an_image(net: AnyNetSettings, image_size: int) -> int:
+def _multiply_adds_of_an_image(net: NetSettings, image_size: int) -> int:
     backbone = Backbone(net, image_size).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         backbone(torch.zeros(1, 3, image_size, image_size))
