@@ -1,4 +1,4 @@
-"""Checkpoints of the paper's authors: the same numbers as their networks give, and nothing but tensors read."""
+"""Checkpoints of the paper's authors: the same outputs as their networks, and nothing but tensors is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from clom.storage.model_file import load_model, save_model
 CONFORMANCE = Path(__file__).parents[3] / "shared" / "conformance"
 State = dict[str, Tensor]
 
-# --- the file that came with the authors' own answers --------------------------------------------
+# --- the conformance file with expected outputs --------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_conformance(conformance: tuple[Path, dict[str, Tensor]], tmp_path: Path
         torch.testing.assert_close(features, expected["features"][task], atol=1e-4, rtol=0)
         projections = model.projections[task](features)
         torch.testing.assert_close(projections, expected["projections"][task], atol=1e-4, rtol=0)
-    # Different tasks answer differently: a mix-up of tasks would show.
+    # Outputs of different tasks differ, so mixed-up tasks would be detected.
     assert float((expected["logits"][0] - expected["logits"][1]).abs().max()) > 1e-2
     save_model(tmp_path / "m.safetensors", model.method)
     again = load_model(tmp_path / "m.safetensors")
@@ -54,7 +54,7 @@ def test_conformance(conformance: tuple[Path, dict[str, Tensor]], tmp_path: Path
         assert torch.equal(one, two)
 
 
-# --- checkpoints made here, with networks written here, so that both layouts are always covered ---
+# --- generated checkpoints and reference networks, so that both layouts are always covered --------
 
 
 class Maker:
@@ -205,7 +205,9 @@ CASES: list[tuple[State, Network, int]] = [
 
 
 @pytest.mark.parametrize(("state", "network", "side"), CASES, ids=["alexnet", "resnet18"])
-def test_both_layouts_give_what_their_networks_give(state: State, network: Network, side: int, tmp_path: Path) -> None:
+def test_both_layouts_have_the_outputs_of_the_reference_networks(
+    state: State, network: Network, side: int, tmp_path: Path
+) -> None:
     images = torch.rand(3, 3, side, side, generator=torch.Generator().manual_seed(1))
     model = read_authors(written(tmp_path, state))
     blocks = model.method.blocks(images)
@@ -224,12 +226,12 @@ def test_both_layouts_give_what_their_networks_give(state: State, network: Netwo
         assert torch.equal(one, two)
 
 
-def test_class_names_count_through_the_tasks(tmp_path: Path) -> None:
+def test_class_names_are_numbered_across_tasks(tmp_path: Path) -> None:
     method = read_authors(written(tmp_path, alexnet_checkpoint((2, 3)))).method
     assert [task.class_names for task in method.tasks] == [("0", "1"), ("2", "3", "4")]
 
 
-def test_the_prefix_of_several_gpus_and_missing_counters_do_no_harm(tmp_path: Path) -> None:
+def test_the_multi_gpu_prefix_and_missing_batch_counters_are_accepted(tmp_path: Path) -> None:
     state = resnet_checkpoint()
     images = torch.rand(2, 3, 32, 32)
     plain = read_authors(written(tmp_path, state)).method.blocks(images)
@@ -238,7 +240,7 @@ def test_the_prefix_of_several_gpus_and_missing_counters_do_no_harm(tmp_path: Pa
     assert all(torch.equal(one, two) for one, two in zip(plain, other, strict=True))
 
 
-# --- companions -----------------------------------------------------------------------------------
+# --- masks and calibration ------------------------------------------------------------------------
 
 
 def used_units(state: State, n_tasks: int = 2) -> dict[str, Tensor]:
@@ -249,7 +251,7 @@ def used_units(state: State, n_tasks: int = 2) -> dict[str, Tensor]:
     }
 
 
-def test_calibration_is_taken_over(tmp_path: Path) -> None:
+def test_calibration_is_imported(tmp_path: Path) -> None:
     state = alexnet_checkpoint()
     companion = written(
         tmp_path, {"w": torch.tensor([[0.5], [2.0]]), "b": torch.tensor([[1.0], [-3.0]])}, "calibration"
@@ -283,7 +285,7 @@ def test_calibration_is_taken_over(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_calibration_that_does_not_fit(content: Any, tmp_path: Path) -> None:
+def test_an_invalid_calibration_is_rejected(content: Any, tmp_path: Path) -> None:
     companion = written(tmp_path, content, "calibration")
     with pytest.raises(UserError) as problem:
         read_authors(written(tmp_path, alexnet_checkpoint()), calibration=companion)
@@ -291,7 +293,7 @@ def test_a_calibration_that_does_not_fit(content: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", [alexnet_checkpoint(), resnet_checkpoint()], ids=["alexnet", "resnet18"])
-def test_masks_that_fit_are_accepted(state: State, tmp_path: Path) -> None:
+def test_matching_masks_are_accepted(state: State, tmp_path: Path) -> None:
     masks = written(tmp_path, {"p_mask": used_units(state), "mask_back": {"conv1.weight": torch.zeros(1)}}, "masks")
     assert isinstance(read_authors(written(tmp_path, state), masks=masks).method, Clom)
 
@@ -299,7 +301,7 @@ def test_masks_that_fit_are_accepted(state: State, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["closed", {"mask_back": {}}, {"p_mask": 3}, {"p_mask": {}}, [], torch.ones(2)], ids=str
 )
-def test_masks_of_something_else(content: Any, tmp_path: Path) -> None:
+def test_invalid_or_foreign_masks_are_rejected(content: Any, tmp_path: Path) -> None:
     state = alexnet_checkpoint()
     if content == "closed":
         content = {"p_mask": {name: torch.zeros_like(used) for name, used in used_units(state).items()}}
@@ -309,7 +311,7 @@ def test_masks_of_something_else(content: Any, tmp_path: Path) -> None:
     assert str(masks) in str(problem.value)
 
 
-# --- what is not a checkpoint of theirs -------------------------------------------------------------
+# --- invalid checkpoints --------------------------------------------------------------------------
 
 
 def refused(path: Path) -> str:
@@ -320,7 +322,7 @@ def refused(path: Path) -> str:
 
 
 @pytest.mark.parametrize("state", [alexnet_checkpoint(), resnet_checkpoint()], ids=["alexnet", "resnet18"])
-def test_a_missing_name_is_named(state: State, tmp_path: Path) -> None:
+def test_the_error_names_a_missing_tensor(state: State, tmp_path: Path) -> None:
     needed = [
         name
         for name in state
@@ -336,7 +338,7 @@ def test_a_checkpoint_without_any_task(tmp_path: Path) -> None:
     assert "joint_distribution_layer.0.weight" in refused(written(tmp_path, rest))
 
 
-def test_a_wrong_shape_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_tensor_of_the_wrong_shape(tmp_path: Path) -> None:
     state = alexnet_checkpoint() | {"conv2.weight": torch.zeros(6, 4, 5, 5)}
     assert "conv2.weight" in refused(written(tmp_path, state))
     state = resnet_checkpoint() | {"layer2.0.ec1.1": torch.zeros(1, 3)}
@@ -356,7 +358,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 
 
 class _Payload:
-    """Loading this without care would create a folder."""
+    """Unpickling this would create a folder."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -366,7 +368,7 @@ class _Payload:
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch", "legacy", "companion"])
-def test_nothing_in_a_file_is_run(tmp_path: Path, kind: str) -> None:
+def test_no_code_of_a_file_is_run(tmp_path: Path, kind: str) -> None:
     trap = tmp_path / "executed"
     bad = tmp_path / "bad"
     content = alexnet_checkpoint() | {"extra": _Payload(trap)}
@@ -382,8 +384,8 @@ def test_nothing_in_a_file_is_run(tmp_path: Path, kind: str) -> None:
     assert not trap.exists()
 
 
-def test_damaged_files_are_users_errors(tmp_path: Path) -> None:
-    """Cut anywhere, or with wrong bytes anywhere in the description, in both of torch's formats."""
+def test_damaged_files_are_user_errors(tmp_path: Path) -> None:
+    """Truncated anywhere, or with wrong bytes anywhere in the header, in both of torch's formats."""
     dice = random.Random(0)
     for new in (True, False):
         torch.save(

@@ -1,4 +1,4 @@
-"""Checkpoint files: what is damaged by a single bit is noticed, the one before is used, and nothing in one is run."""
+"""Checkpoint files: damage of a single bit is detected, the previous file is then used, and no code is run."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def names(path: Path) -> list[str]:
     return sorted(file.name for file in path.iterdir())
 
 
-def test_a_snapshot_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_snapshot_round_trip(tmp_path: Path) -> None:
     folder(tmp_path).save(snapshot(3))
     found = folder(tmp_path).latest(0)
     assert found is not None
     assert (found.phase, found.step, found.total, found.parts) == (0, 3, 10, snapshot(3).parts)
     assert torch.equal(found.method["weight"], snapshot(3).method["weight"])
-    assert found.method["weight"].stride() == snapshot(3).method["weight"].stride(), "the last bits depend on it"
+    assert found.method["weight"].stride() == snapshot(3).method["weight"].stride(), "rounding depends on it"
 
 
 def test_the_last_two_of_every_phase_are_kept(tmp_path: Path) -> None:
-    kept = folder(tmp_path)
+    checkpoints = folder(tmp_path)
     for step in (1, 2, 9, 10):
-        kept.save(snapshot(step))
-    kept.save(snapshot(1, phase=1))
+        checkpoints.save(snapshot(step))
+    checkpoints.save(snapshot(1, phase=1))
     assert names(tmp_path) == [
         "task2-phase0-step000000009.ckpt",
         "task2-phase0-step000000010.ckpt",
@@ -55,12 +55,12 @@ def test_the_last_two_of_every_phase_are_kept(tmp_path: Path) -> None:
     ]
     newest = [folder(tmp_path).latest(phase) for phase in (0, 1, 2)]
     assert [found and found.step for found in newest] == [10, 1, None]
-    kept.clear()
+    checkpoints.clear()
     assert not tmp_path.exists()
-    kept.clear()
+    checkpoints.clear()
 
 
-def test_checkpoints_of_something_else_are_not_used(tmp_path: Path) -> None:
+def test_checkpoints_of_another_run_or_task_are_ignored(tmp_path: Path) -> None:
     folder(tmp_path).save(snapshot(1))
     assert CheckpointFolder(tmp_path, 2, "another run").latest(0) is None
     assert CheckpointFolder(tmp_path, 3, "this run").latest(0) is None
@@ -71,7 +71,7 @@ def small_file() -> bytes:
     return to_bytes({"numbers": torch.arange(5.0), "step": 7})
 
 
-def test_every_cut_is_noticed() -> None:
+def test_every_truncation_is_detected() -> None:
     file = small_file()
     assert from_bytes(file)["step"] == 7
     for length in range(len(file)):
@@ -81,7 +81,7 @@ def test_every_cut_is_noticed() -> None:
         from_bytes(file + b"\0")
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     file = small_file()
     for position in range(len(file)):
         for bit in range(8):
@@ -92,10 +92,10 @@ def test_every_flipped_bit_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_the_one_before_a_damaged_one_is_used_with_a_message(tmp_path: Path, damage: str) -> None:
-    kept = folder(tmp_path)
-    kept.save(snapshot(4))
-    kept.save(snapshot(5))
+def test_a_damaged_checkpoint_warns_and_the_previous_one_is_used(tmp_path: Path, damage: str) -> None:
+    checkpoints = folder(tmp_path)
+    checkpoints.save(snapshot(4))
+    checkpoints.save(snapshot(5))
     newest = tmp_path / "task2-phase0-step000000005.ckpt"
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 4
@@ -108,7 +108,7 @@ def test_the_one_before_a_damaged_one_is_used_with_a_message(tmp_path: Path, dam
     assert names(tmp_path) == ["task2-phase0-step000000004.ckpt", "task2-phase0-step000000006.ckpt"]
 
 
-def test_all_damaged_is_as_if_there_were_none(tmp_path: Path) -> None:
+def test_only_damaged_checkpoints_are_like_none(tmp_path: Path) -> None:
     for step in (4, 5):
         (tmp_path / f"task2-phase0-step{step:09}.ckpt").write_bytes(b"torn")
     with pytest.warns(UserWarning, match="damaged"):
@@ -123,7 +123,7 @@ class _Payload:
         return os.mkdir, (str(self.target),)
 
 
-def test_a_hostile_checkpoint_with_a_right_checksum_runs_nothing(tmp_path: Path) -> None:
+def test_a_malicious_checkpoint_with_a_valid_checksum_runs_no_code(tmp_path: Path) -> None:
     body = io.BytesIO()
     torch.save({"snapshot": _Payload(tmp_path / "executed")}, body)
     with pytest.raises(Damaged):
@@ -131,7 +131,7 @@ def test_a_hostile_checkpoint_with_a_right_checksum_runs_nothing(tmp_path: Path)
     assert not (tmp_path / "executed").exists()
 
 
-# --- when ------------------------------------------------------------------------------------------------------------
+# --- time ------------------------------------------------------------------------------------------------------------
 
 
 class Clock:
@@ -149,55 +149,55 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize(("cost", "pause"), [(0.0, 10.0), (0.05, 10.0), (0.5, 50.0), (60.0, 600.0)])
-def test_slow_checkpoints_are_made_less_often(
+def test_slow_checkpoints_are_written_less_often(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, cost: float, pause: float
 ) -> None:
-    """At most a hundredth of the time, but at least every ten minutes."""
+    """At most one percent of the time, but at least every ten minutes."""
 
     def write(path: Path, content: bytes) -> None:
         clock.now += cost
 
     monkeypatch.setattr(module, "write_atomically", write)
-    kept = folder(tmp_path, every=10.0)
+    checkpoints = folder(tmp_path, every=10.0)
     clock.now += 9.9
-    assert not kept.due()
+    assert not checkpoints.due()
     clock.now += 0.2
-    assert kept.due()
-    kept.save(snapshot(1))
+    assert checkpoints.due()
+    checkpoints.save(snapshot(1))
     clock.now += pause - 0.1
-    assert not kept.due()
+    assert not checkpoints.due()
     clock.now += 0.2
-    assert kept.due()
-    assert kept.saving == pytest.approx(cost)
+    assert checkpoints.due()
+    assert checkpoints.saving == pytest.approx(cost)
 
 
-def test_a_request_to_stop_makes_one_due_and_is_obeyed_after_it(tmp_path: Path) -> None:
+def test_a_stop_request_makes_a_checkpoint_due(tmp_path: Path) -> None:
     stop = StopRequest()
-    kept = folder(tmp_path, every=1000.0, stop=stop)
-    assert not kept.due()
-    kept.stop_if_requested()
+    checkpoints = folder(tmp_path, every=1000.0, stop=stop)
+    assert not checkpoints.due()
+    checkpoints.stop_if_requested()
     stop.number = 15
-    assert kept.due()
+    assert checkpoints.due()
     with pytest.raises(Stopped) as stopped:
-        kept.stop_if_requested()
+        checkpoints.stop_if_requested()
     assert stopped.value.number == 15
 
 
-def test_what_comes_too_soon_waits_for_the_next_that_is_due(tmp_path: Path, clock: Clock) -> None:
-    kept = folder(tmp_path, every=10.0)
-    kept.save(snapshot(10))
+def test_early_snapshots_are_written_with_the_next_one_due(tmp_path: Path, clock: Clock) -> None:
+    checkpoints = folder(tmp_path, every=10.0)
+    checkpoints.save(snapshot(10))
     assert names(tmp_path) == []
     clock.now += 11
-    kept.save(snapshot(3, phase=1))
+    checkpoints.save(snapshot(3, phase=1))
     assert names(tmp_path) == ["task2-phase0-step000000010.ckpt", "task2-phase1-step000000003.ckpt"]
-    kept.save(snapshot(10, phase=1))
-    kept.stop.number = 2
+    checkpoints.save(snapshot(10, phase=1))
+    checkpoints.stop.number = 2
     with pytest.raises(Stopped):
-        kept.stop_if_requested()
-    assert "task2-phase1-step000000010.ckpt" in names(tmp_path), "a stop loses nothing"
+        checkpoints.stop_if_requested()
+    assert "task2-phase1-step000000010.ckpt" in names(tmp_path), "lost by a stop"
 
 
-def test_time_adds_up_over_processes(tmp_path: Path, clock: Clock) -> None:
+def test_time_is_summed_over_processes(tmp_path: Path, clock: Clock) -> None:
     first = folder(tmp_path)
     clock.now += 30
     first.save(snapshot(1))
@@ -211,8 +211,8 @@ def test_time_adds_up_over_processes(tmp_path: Path, clock: Clock) -> None:
 
 
 @contextmanager
-def room_for(n_bytes: int) -> Iterator[None]:
-    """Files of this process cannot grow further: what a full disk does."""
+def file_size_limit(n_bytes: int) -> Iterator[None]:
+    """Limit the size of files this process writes, to simulate a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
     try:
@@ -221,17 +221,17 @@ def room_for(n_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_named_and_what_was_there_stays(tmp_path: Path) -> None:
-    kept = folder(tmp_path / "checkpoints")
-    kept.save(snapshot(1))
+def test_a_full_disk_is_reported_and_existing_files_stay(tmp_path: Path) -> None:
+    checkpoints = folder(tmp_path / "checkpoints")
+    checkpoints.save(snapshot(1))
     before = (tmp_path / "checkpoints" / "task2-phase0-step000000001.ckpt").read_bytes()
-    with room_for(500), pytest.raises(UserError, match=r"Cannot write .*step000000002.*too large.* goes on"):
-        kept.save(snapshot(2))
+    with file_size_limit(500), pytest.raises(UserError, match=r"Cannot write .*step000000002.*too large.* resumes"):
+        checkpoints.save(snapshot(2))
     assert names(tmp_path / "checkpoints") == ["task2-phase0-step000000001.ckpt"]
     assert (tmp_path / "checkpoints" / "task2-phase0-step000000001.ckpt").read_bytes() == before
 
 
-def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(UserError, match=r"Cannot write .*taken"):
         folder(tmp_path / "taken").save(snapshot(1))

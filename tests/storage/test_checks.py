@@ -1,4 +1,4 @@
-"""A model file is loaded as it was saved or refused by name, whatever its bytes, numbers and description are."""
+"""A model file with any bytes, values and description is loaded correctly or rejected with a message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 
 def outcome(path: Path, content: bytes) -> str:
-    """Why it is refused; nothing if it is not."""
+    """The reason for rejection; empty if the file is accepted."""
     path.write_bytes(content)
     why = ""
     try:
@@ -65,18 +65,18 @@ def described(parts: Parts, **changes: Any) -> bytes:
     return content
 
 
-def with_numbers(parts: Parts, **changes: Tensor) -> bytes:
+def with_tensors(parts: Parts, **changes: Tensor) -> bytes:
     content: bytes = to_bytes(parts[0] | changes, metadata=parts[1])
     return content
 
 
-def test_the_untouched_file_is_fine(parts: Parts, tmp_path: Path) -> None:
+def test_the_unchanged_file_is_accepted(parts: Parts, tmp_path: Path) -> None:
     assert outcome(tmp_path / "m", described(parts)) == ""
 
 
 @quick
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255))
-def test_any_byte_may_be_another(parts: Parts, tmp_path: Path, place: int, value: int) -> None:
+def test_any_byte_may_change(parts: Parts, tmp_path: Path, place: int, value: int) -> None:
     content = bytearray(described(parts))
     content[place % len(content)] = value
     outcome(tmp_path / "m", bytes(content))
@@ -90,7 +90,7 @@ def test_any_value_may_be_in_the_description(parts: Parts, tmp_path: Path, name:
 
 @quick
 @given(name=st.sampled_from(["channels", "kernels", "paddings", "pools", "hidden"]), size=st.integers(0, 10**20))
-def test_no_network_is_built_that_the_file_does_not_hold(parts: Parts, tmp_path: Path, name: str, size: int) -> None:
+def test_networks_larger_than_the_file_are_not_built(parts: Parts, tmp_path: Path, name: str, size: int) -> None:
     net = json.loads(parts[1]["description"])["net"]
     larger = net | {name: size if name == "hidden" else [size, *net[name][1:]]}
     why = outcome(tmp_path / "m", described(parts, net=larger))
@@ -98,57 +98,57 @@ def test_no_network_is_built_that_the_file_does_not_hold(parts: Parts, tmp_path:
 
 
 @quick
-@given(data=st.data(), odd=st.sampled_from([float("nan"), float("inf"), float("-inf")]))
-def test_one_odd_number_anywhere_is_refused(parts: Parts, tmp_path: Path, data: st.DataObject, odd: float) -> None:
+@given(data=st.data(), bad=st.sampled_from([float("nan"), float("inf"), float("-inf")]))
+def test_one_nan_or_infinite_value_is_rejected(parts: Parts, tmp_path: Path, data: st.DataObject, bad: float) -> None:
     floats = sorted(name for name, value in parts[0].items() if value.is_floating_point())
     name = data.draw(st.sampled_from(floats))
     spoiled = parts[0][name].clone()
-    spoiled.view(-1)[data.draw(st.integers(0, spoiled.numel() - 1))] = odd
-    assert f"{name} holds values that are no numbers" in outcome(tmp_path / "m", with_numbers(parts, **{name: spoiled}))
+    spoiled.view(-1)[data.draw(st.integers(0, spoiled.numel() - 1))] = bad
+    assert f"{name} contains NaN" in outcome(tmp_path / "m", with_tensors(parts, **{name: spoiled}))
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.int32, torch.bool])
-def test_numbers_of_another_type_are_refused(parts: Parts, tmp_path: Path, kind: torch.dtype) -> None:
-    changed = with_numbers(parts, **{"heads.0.weight": parts[0]["heads.0.weight"].to(kind)})
-    assert f"heads.0.weight holds {kind}, not torch.float32" in outcome(tmp_path / "m", changed)
+def test_tensors_of_another_type_are_rejected(parts: Parts, tmp_path: Path, kind: torch.dtype) -> None:
+    changed = with_tensors(parts, **{"heads.0.weight": parts[0]["heads.0.weight"].to(kind)})
+    assert f"heads.0.weight has type {kind}, not torch.float32" in outcome(tmp_path / "m", changed)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("memory.labels", torch.tensor([0, 1, 0, 2]), "classes that it does not know"),
-        ("memory.labels", torch.tensor([0, 1, 0, -1]), "classes that it does not know"),
-        ("memory.tasks", torch.tensor([0, 0, 1, 2]), "tasks that it does not know"),
-        ("memory.tasks", torch.tensor([0, 0, 1, -1]), "tasks that it does not know"),
-        ("memory.labels", torch.tensor([0, 1, 0]), "do not fit the stored images"),
-        ("memory.labels", torch.tensor([0.0, 1.0, 0.0, 1.0]), "do not fit the stored images"),
-        ("memory.pixels", torch.zeros(3, 1, 8, 8, dtype=torch.uint8), "do not fit the stored images"),
+        ("memory.labels", torch.tensor([0, 1, 0, 2]), "unknown classes"),
+        ("memory.labels", torch.tensor([0, 1, 0, -1]), "unknown classes"),
+        ("memory.tasks", torch.tensor([0, 0, 1, 2]), "unknown tasks"),
+        ("memory.tasks", torch.tensor([0, 0, 1, -1]), "unknown tasks"),
+        ("memory.labels", torch.tensor([0, 1, 0]), "do not match the stored images"),
+        ("memory.labels", torch.tensor([0.0, 1.0, 0.0, 1.0]), "do not match the stored images"),
+        ("memory.pixels", torch.zeros(3, 1, 8, 8, dtype=torch.uint8), "do not match the stored images"),
     ],
 )
-def test_a_memory_of_something_else_is_refused(
+def test_an_inconsistent_replay_buffer_is_rejected(
     parts: Parts, tmp_path: Path, name: str, value: Tensor, why: str
 ) -> None:
-    assert why in outcome(tmp_path / "m", with_numbers(parts, **{name: value}))
+    assert why in outcome(tmp_path / "m", with_tensors(parts, **{name: value}))
 
 
 @pytest.mark.parametrize("version", ["2", "9" * 5000])
-def test_a_newer_version_says_so_briefly(parts: Parts, tmp_path: Path, version: str) -> None:
+def test_a_newer_version_has_a_short_message(parts: Parts, tmp_path: Path, version: str) -> None:
     content = to_bytes(parts[0], metadata=parts[1] | {"version": version})
     assert "Update the program" in outcome(tmp_path / "m", content)
 
 
 @pytest.mark.parametrize("length", [0, 1, 10**8, 2**40, 2**64 - 1])
-def test_headers_that_lie_about_their_length(parts: Parts, tmp_path: Path, length: int) -> None:
+def test_headers_with_a_wrong_length(parts: Parts, tmp_path: Path, length: int) -> None:
     assert "cannot be read" in outcome(tmp_path / "m", struct.pack("<Q", length) + described(parts)[8:])
 
 
 @pytest.mark.slow
-def test_tasks_beyond_what_the_file_holds(parts: Parts, tmp_path: Path) -> None:
+def test_more_tasks_than_the_file_holds(parts: Parts, tmp_path: Path) -> None:
     tasks = [{"name": "a", "class_names": ["x"]}] * 20_000
     assert "far more than the file holds" in outcome(tmp_path / "m", described(parts, tasks=tasks))
 
 
-def test_a_model_of_many_tasks_is_not_mistaken_for_a_lie(tmp_path: Path, tiny_stream: Stream) -> None:
+def test_a_real_model_of_many_tasks_is_accepted(tmp_path: Path, tiny_stream: Stream) -> None:
     method = Clom(NET, ClomSettings(), (1, 8, 8))
     for number in range(60):
         method.open_task(LearnedTask(f"task {number}", (f"a{number}",)))
@@ -170,14 +170,14 @@ def test_any_shape_may_be_in_a_checkpoint(tmp_path: Path, shape: list[int], real
         read_authors(tmp_path / "c")
 
 
-def test_a_number_that_pretends_to_be_a_billion(tmp_path: Path) -> None:
+def test_one_value_expanded_to_a_billion(tmp_path: Path) -> None:
     torch.save({"conv1.weight": torch.zeros(1).expand(10**9, 3)}, tmp_path / "c")
-    with pytest.raises(UserError, match=r"conv1.weight claims more numbers than the file holds"):
+    with pytest.raises(UserError, match=r"conv1.weight claims more values than the file holds"):
         read_authors(tmp_path / "c")
 
 
-@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
-def test_odd_numbers_in_a_checkpoint(tmp_path: Path, odd: float) -> None:
-    torch.save({"conv1.weight": torch.tensor([1.0, odd])}, tmp_path / "c")
-    with pytest.raises(UserError, match=r"conv1.weight holds values that are no numbers"):
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nan_and_infinity_in_a_checkpoint(tmp_path: Path, bad: float) -> None:
+    torch.save({"conv1.weight": torch.tensor([1.0, bad])}, tmp_path / "c")
+    with pytest.raises(UserError, match=r"conv1.weight contains NaN or infinite values"):
         read_authors(tmp_path / "c")

@@ -1,4 +1,4 @@
-"""Model files that an earlier version wrote load, answer as they did, and go on learning."""
+"""Model files of an earlier version load, predict the same, and can be trained further."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PHOTOS = [path for path in FILES if path.stem.startswith("photos-")]
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, NDArray[np.generic]]:
+def outputs() -> dict[str, NDArray[np.generic]]:
     with np.load(FOLDER / "answers.npz") as file:
         return dict(file)
 
@@ -41,7 +41,7 @@ def photo_pixels() -> Tensor:
 
 
 def same(now: Tensor, then: NDArray[np.generic]) -> None:
-    """Equal bits on the processor they were written on; others round differently."""
+    """Bit-identical on the processor they were written on; others round differently."""
     torch.testing.assert_close(now, torch.from_numpy(then), rtol=1e-5, atol=1e-6)
 
 
@@ -52,29 +52,29 @@ def third_task(method: Method, tiny_stream: Stream) -> Task:
     return Task("more", ("violet", "orange"), learned, learned)
 
 
-def test_nobody_removed_a_file() -> None:
+def test_no_file_is_missing() -> None:
     assert (len(FILES), len(PHOTOS)) == (25, 4)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_answers_are_those_of_then(
-    path: Path, answers: dict[str, NDArray[np.generic]], digit_pixels: Tensor, photo_pixels: Tensor
+def test_outputs_are_unchanged(
+    path: Path, outputs: dict[str, NDArray[np.generic]], digit_pixels: Tensor, photo_pixels: Tensor
 ) -> None:
     method = load_model(path)
     blocks = method.blocks(photo_pixels if path in PHOTOS else digit_pixels)
     assert len(blocks) == len(method.tasks) == 2
     for number, block in enumerate(blocks):
-        same(block, answers[f"{path.stem}/block {number}"])
-    ways = {name: way for name, way in method.calibrations().items() if name != "none"}
-    assert {f"{path.stem}/calibration {name}" for name in ways} == {
-        key for key in answers if key.startswith(f"{path.stem}/calibration ")
+        same(block, outputs[f"{path.stem}/block {number}"])
+    calibrations = {name: calibration for name, calibration in method.calibrations().items() if name != "none"}
+    assert {f"{path.stem}/calibration {name}" for name in calibrations} == {
+        key for key in outputs if key.startswith(f"{path.stem}/calibration ")
     }
-    for name, way in ways.items():
-        same(torch.cat(way(blocks), 1), answers[f"{path.stem}/calibration {name}"])
+    for name, calibration in calibrations.items():
+        same(torch.cat(calibration(blocks), 1), outputs[f"{path.stem}/calibration {name}"])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_no_number_is_lost_or_renamed(path: Path, tmp_path: Path) -> None:
+def test_no_tensor_is_lost_or_renamed(path: Path, tmp_path: Path) -> None:
     save_model(tmp_path / "again.safetensors", load_model(path))
     then, now = read_tensors(path)[0], read_tensors(tmp_path / "again.safetensors")[0]
     assert list(then) == list(now)
@@ -83,7 +83,7 @@ def test_no_number_is_lost_or_renamed(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*(closed every unit|No channel is free).*")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_learning_goes_on(path: Path, tiny_stream: Stream, digit_pixels: Tensor, photo_pixels: Tensor) -> None:
+def test_learning_another_task(path: Path, tiny_stream: Stream, digit_pixels: Tensor, photo_pixels: Tensor) -> None:
     method = load_model(path)
     pixels = photo_pixels if path in PHOTOS else digit_pixels
     before = method.blocks(pixels)
@@ -97,18 +97,18 @@ def test_learning_goes_on(path: Path, tiny_stream: Stream, digit_pixels: Tensor,
 
 @pytest.mark.parametrize("path", PHOTOS, ids=lambda path: path.stem)
 def test_photo_models_keep_their_records(
-    path: Path, answers: dict[str, NDArray[np.generic]], photo_pixels: Tensor
+    path: Path, outputs: dict[str, NDArray[np.generic]], photo_pixels: Tensor
 ) -> None:
     predicted = Predictor(load_model(path))(photo_pixels)
     for name in ("confidence", "familiarity"):
         values = [answer.best.confidence if name == "confidence" else answer.familiarity for answer in predicted]
-        same(torch.tensor(values, dtype=torch.float64), answers[f"{path.stem}/{name}"])
-    assert [answer.unknown for answer in predicted] == answers[f"{path.stem}/unknown"].tolist()
-    if path.stem != "photos-slda":  # whose old answers move with every task
+        same(torch.tensor(values, dtype=torch.float64), outputs[f"{path.stem}/{name}"])
+    assert [answer.unknown for answer in predicted] == outputs[f"{path.stem}/unknown"].tolist()
+    if path.stem != "photos-slda":  # whose old predictions change with every task
         assert [check.verdict for check in verify(path)] == ["identical", "identical"]
 
 
-def test_photo_models_are_taught_on(tmp_path: Path) -> None:
+def test_photo_models_can_be_taught_another_task(tmp_path: Path) -> None:
     path = tmp_path / "my.model"
     path.write_bytes((FOLDER / "photos-clom.safetensors").read_bytes())
     lesson = teach(path, lambda size: pictures("violet", "orange", count=6), "more")

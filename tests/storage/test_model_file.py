@@ -1,4 +1,4 @@
-"""The model file: bit-identical after a round trip, whole or not there, and harmless whatever is in it."""
+"""The model file: bit-identical round trips, atomic writes, and safe loading of any content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL_ALEXNET = AlexNetSettings(
 
 
 def small_stream(side: int = 8, channels: int = 1) -> Stream:
-    """Three tasks of 2, 3 and 1 classes of noise, whose brightness tells the class."""
+    """Three tasks of 2, 3 and 1 classes of noise images that differ in brightness."""
     randomness = torch.Generator().manual_seed(0)
 
     def images(per_class: int) -> Images:
@@ -75,7 +75,7 @@ def file(method: Clom, tmp_path: Path) -> Path:
     return tmp_path / "a.safetensors"
 
 
-def same_answers(one: Clom, two: Any, pixels: Tensor) -> bool:
+def same_predictions(one: Clom, two: Any, pixels: Tensor) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.blocks(pixels), two.blocks(pixels), strict=True))
 
 
@@ -83,7 +83,7 @@ def test_round_trip_is_bit_identical(method: Clom, stream: Stream, file: Path) -
     again = load_model(file)
     pixels = torch.cat([test.pixels for test in stream.tests])
     assert isinstance(again, Clom)
-    assert same_answers(method, again, pixels)
+    assert same_predictions(method, again, pixels)
     assert torch.equal(method.features(pixels, 1), again.features(pixels, 1))
     assert again.tasks == method.tasks
     assert (again.seed, again.image_shape) == (3, (1, 8, 8))
@@ -91,16 +91,16 @@ def test_round_trip_is_bit_identical(method: Clom, stream: Stream, file: Path) -
     assert again.net_settings == method.net_settings
     assert again.memory_bytes == method.memory_bytes == 5 * 64
     assert not again.training
-    for name, way in method.calibrations().items():
-        assert torch.equal(way.scales, again.calibrations()[name].scales)
-        assert torch.equal(way.shifts, again.calibrations()[name].shifts)
+    for name, calibration in method.calibrations().items():
+        assert torch.equal(calibration.scales, again.calibrations()[name].scales)
+        assert torch.equal(calibration.shifts, again.calibrations()[name].shifts)
     assert list(again.calibrations()) == list(method.calibrations())
 
 
-def test_a_loaded_model_learns_on_as_if_it_had_never_been_away(stream: Stream, file: Path) -> None:
-    unbroken = learned(stream, SMALL_ALEXNET, n_tasks=3)
+def test_a_loaded_model_learns_like_one_in_memory(stream: Stream, file: Path) -> None:
+    in_memory = learned(stream, SMALL_ALEXNET, n_tasks=3)
     again = load_model(file).learn(stream[2])
-    assert same_answers(unbroken, again, stream.tests[2].pixels)
+    assert same_predictions(in_memory, again, stream.tests[2].pixels)
 
 
 @pytest.mark.parametrize("calibration", ["scale", "none"])
@@ -109,14 +109,14 @@ def test_round_trip_without_memory(stream: Stream, tmp_path: Path, calibration: 
     save_model(tmp_path / "m", method)
     again = load_model(tmp_path / "m")
     assert again.calibration_name == calibration
-    assert same_answers(method, again, stream.tests[0].pixels)
+    assert same_predictions(method, again, stream.tests[0].pixels)
 
 
 def test_round_trip_of_a_residual_network(tmp_path: Path) -> None:
     stream = small_stream(side=32, channels=3)
     method = learned(stream, ResNet18Settings(width=4))
     save_model(tmp_path / "m", method)
-    assert same_answers(method, load_model(tmp_path / "m"), stream.tests[1].pixels)
+    assert same_predictions(method, load_model(tmp_path / "m"), stream.tests[1].pixels)
 
 
 def test_records_of_tasks_round_trip(method: Clom, tmp_path: Path) -> None:
@@ -129,20 +129,20 @@ def test_records_of_tasks_round_trip(method: Clom, tmp_path: Path) -> None:
         belonging=(-0.1, 1 / 3, 2.0),
         fingerprint="ab" * 32,
     )
-    noted = copy.deepcopy(method)
-    noted.tasks[0] = replace(noted.tasks[0], record=record)
-    save_model(tmp_path / "m", noted)
+    recorded = copy.deepcopy(method)
+    recorded.tasks[0] = replace(recorded.tasks[0], record=record)
+    save_model(tmp_path / "m", recorded)
     again = load_model(tmp_path / "m")
-    assert again.tasks == noted.tasks
+    assert again.tasks == recorded.tasks
     assert [task.record for task in again.tasks] == [record, None]
 
 
-def test_an_untaught_model_round_trips(tmp_path: Path) -> None:
+def test_round_trip_of_an_untrained_model(tmp_path: Path) -> None:
     save_model(tmp_path / "m", Clom(SMALL_ALEXNET, ClomSettings(), (1, 8, 8)))
     assert load_model(tmp_path / "m").tasks == []
 
 
-def test_saving_makes_the_folder(method: Clom, tmp_path: Path) -> None:
+def test_saving_creates_the_folder(method: Clom, tmp_path: Path) -> None:
     save_model(tmp_path / "a" / "b" / "model.safetensors", method)
     assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == ["model.safetensors"]
 
@@ -150,7 +150,7 @@ def test_saving_makes_the_folder(method: Clom, tmp_path: Path) -> None:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "kept"
     write_atomically(target, b"old")
 
@@ -164,22 +164,22 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
 
 
-def test_the_content_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_content_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[bytes, bytes]] = []
     target = tmp_path / "kept"
     write_atomically(target, b"old")
 
-    def look(descriptor: int) -> None:
+    def record(descriptor: int) -> None:
         (other,) = [file for file in tmp_path.iterdir() if file != target]
         seen.append((target.read_bytes(), other.read_bytes()))
 
-    monkeypatch.setattr(os, "fsync", look)
+    monkeypatch.setattr(os, "fsync", record)
     write_atomically(target, b"new")
     assert seen == [(b"old", b"new")]
     assert target.read_bytes() == b"new"
 
 
-# --- what is not a model ---------------------------------------------------------------------------------------------
+# --- invalid files ---------------------------------------------------------------------------------------------------
 
 
 def refused(path: Path) -> str:
@@ -203,7 +203,7 @@ def test_unreadable_content(tmp_path: Path, content: bytes) -> None:
     refused(tmp_path / "x")
 
 
-def test_a_file_cut_anywhere(file: Path, tmp_path: Path) -> None:
+def test_truncated_files(file: Path, tmp_path: Path) -> None:
     content = file.read_bytes()
     cuts = {0, 1, 7, 8, 9, 100, len(content) - 1, *range(0, len(content), len(content) // 40)}
     for length in sorted(cuts):
@@ -212,7 +212,7 @@ def test_a_file_cut_anywhere(file: Path, tmp_path: Path) -> None:
 
 
 class _Payload:
-    """What a hostile pickle is: loading it would create a file."""
+    """A malicious pickle: loading it would create a folder."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -222,7 +222,7 @@ class _Payload:
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
-def test_a_pickle_is_refused_and_nothing_of_it_runs(tmp_path: Path, kind: str) -> None:
+def test_a_pickle_is_rejected_and_not_run(tmp_path: Path, kind: str) -> None:
     trap = tmp_path / "executed"
     file = tmp_path / "model.safetensors"
     if kind == "pickle":
@@ -233,7 +233,7 @@ def test_a_pickle_is_refused_and_nothing_of_it_runs(tmp_path: Path, kind: str) -
     assert not trap.exists()
 
 
-def test_safetensors_of_somebody_else(tmp_path: Path) -> None:
+def test_safetensors_of_another_program(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, tmp_path / "x")
     assert "not a model of this program" in refused(tmp_path / "x")
     save_file({"weight": torch.zeros(2)}, tmp_path / "y", metadata={"format": "pt"})
@@ -244,7 +244,7 @@ Change = Callable[[dict[str, Tensor], dict[str, str]], None]
 
 
 def changed(file: Path, change: Change) -> Path:
-    """The same file with something else in it."""
+    """The same file with changed content."""
     tensors, header = read_tensors(file)
     change(tensors, header)
     target = file.with_name("changed")
@@ -279,7 +279,7 @@ def with_extra_tensor(tensors: dict[str, Tensor], header: dict[str, str]) -> Non
     tensors["heads.9.weight"] = torch.zeros(3, 3)
 
 
-def test_unchanged_really_is_unchanged(file: Path) -> None:
+def test_rewriting_without_a_change_is_accepted(file: Path) -> None:
     assert load_model(changed(file, lambda tensors, header: None)).tasks
 
 
@@ -291,7 +291,7 @@ def test_a_newer_version(file: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["", "one", "-1", "1.5", "²"])
-def test_a_version_that_is_none(file: Path, version: str) -> None:
+def test_an_invalid_version(file: Path, version: str) -> None:
     refused(changed(file, header_with(version=version)))
 
 
@@ -336,14 +336,14 @@ UNFIT: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("what", UNFIT)
-def test_a_description_that_does_not_fit(file: Path, what: str) -> None:
+def test_an_invalid_description(file: Path, what: str) -> None:
     assert "damaged" in refused(changed(file, UNFIT[what]))
 
 
-def test_an_unknown_method_is_named(file: Path) -> None:
+def test_the_error_names_an_unknown_method(file: Path) -> None:
     assert "newest-method" in refused(changed(file, describing(method="newest-method")))
 
 
-def test_the_tensor_that_does_not_fit_is_named(file: Path) -> None:
+def test_the_error_names_a_mismatched_tensor(file: Path) -> None:
     assert "heads.0.weight" in refused(changed(file, with_wrong_shape))
     assert "heads.0.weight" in refused(changed(file, without_tensor))

@@ -1,4 +1,4 @@
-"""Model files of methods that are not built in: what they tell about them, and what is said where these are missing."""
+"""Model files of plug-in methods: the recorded origin, and the error when the plug-in is missing."""
 
 from __future__ import annotations
 
@@ -38,35 +38,35 @@ def description(path: Path) -> dict[str, Any]:
 
 
 def changed(path: Path, **changes: Any) -> None:
-    """The same file with another description."""
+    """Rewrite the file with a changed description."""
     tensors, header = read_tensors(path)
     header["description"] = json.dumps(description(path) | changes)
     path.write_bytes(to_bytes(tensors, header))
 
 
-def test_a_model_of_built_in_parts_tells_nothing_new(tiny_stream: Stream, tmp_path: Path) -> None:
+def test_a_built_in_method_records_no_origin(tiny_stream: Stream, tmp_path: Path) -> None:
     path = saved(tmp_path / "model.safetensors", "finetune", tiny_stream)
     assert list(description(path)) == ["method", "net", "settings", "image_shape", "seed", "tasks"]
 
 
-def test_a_method_of_a_file(tiny_stream: Stream, tmp_path: Path) -> None:
+def test_a_method_from_a_file(tiny_stream: Stream, tmp_path: Path) -> None:
     code = write(tmp_path, "somewhere/my_file.py", METHOD)
     path = saved(tmp_path / "model.safetensors", f"{code}:Mine", tiny_stream)
     assert description(path)["method"] == "mine"
     assert description(path)["plugins"] == {"method": "file my_file.py"}
-    assert str(tmp_path) not in path.read_bytes().decode("latin-1"), "no folder of this machine"
+    assert str(tmp_path) not in path.read_bytes().decode("latin-1"), "the file names a local folder"
     with pytest.raises(
         UserError, match=r"needs the method 'mine' of my_file.py: repeat .* --plugin my_file.py"
-    ) as said:
+    ) as problem:
         clom.load_model(path)
-    assert "damaged" not in str(said.value)
+    assert "damaged" not in str(problem.value)
     clom.load_plugin(code)
     model = clom.load_model(path)
     assert type(model).__name__ == "Mine"
     assert torch.isfinite(model.blocks(tiny_stream.tests[0].pixels)[0]).all()
 
 
-def test_a_method_of_a_package(tiny_stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_from_a_package(tiny_stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "site", "image_means", "3.1", METHOD, {"clom.methods": {"image-mean": "image_means:Mine"}})
     path = tmp_path / "model.safetensors"
     with monkeypatch.context() as installed:
@@ -81,7 +81,7 @@ def test_a_method_of_a_package(tiny_stream: Stream, tmp_path: Path, monkeypatch:
         clom.load_model(path)
 
 
-def test_a_file_never_chooses_what_is_run(tiny_stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_never_loads_code(tiny_stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "evil.py", "import pathlib\npathlib.Path('loaded').touch()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -97,19 +97,19 @@ def test_a_file_never_chooses_what_is_run(tiny_stream: Stream, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("plugins", [[], "file x.py", {"method": 3}, {"method": ["x"]}, 1])
-def test_nonsense_is_damage(plugins: Any, tiny_stream: Stream, tmp_path: Path) -> None:
+def test_an_invalid_origin_is_damage(plugins: Any, tiny_stream: Stream, tmp_path: Path) -> None:
     path = saved(tmp_path / "model.safetensors", "finetune", tiny_stream)
     changed(path, plugins=plugins)
     with pytest.raises(UserError, match="is damaged"):
         clom.load_model(path)
 
 
-def test_a_plugin_that_changed_since(tiny_stream: Stream, tmp_path: Path) -> None:
+def test_a_plugin_that_has_changed(tiny_stream: Stream, tmp_path: Path) -> None:
     code = write(tmp_path, "my_file.py", METHOD)
     path = saved(tmp_path / "model.safetensors", f"{code}:Mine", tiny_stream)
     write(tmp_path, "other/my_file.py", METHOD.replace('f"means', 'f"averages'))
     clom.load_plugin(tmp_path / "other/my_file.py")
     with pytest.raises(
-        UserError, match=r"does not fit the code .*averages0.* saved with the method of file my_file.py"
+        UserError, match=r"does not match the installed code .*averages0.* saved with the method of file my_file.py"
     ):
         clom.load_model(path)

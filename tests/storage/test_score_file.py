@@ -1,4 +1,4 @@
-"""The scores of a run come back as they were written; whatever is not of the run is refused with the file's name."""
+"""Score files: round trips, and errors that name the file for scores of another run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "scores.safetensors"
 
 
-def test_they_come_back(path: Path) -> None:
+def test_round_trip(path: Path) -> None:
     stored = read_tensors(path)[0]
     for blocks in (read_scores(path), read_scores(path, CLASSES)):
         assert [[tuple(block.shape) for block in row] for row in blocks] == [[(n, c) for c in CLASSES] for n in IMAGES]
@@ -32,13 +32,13 @@ def test_they_come_back(path: Path) -> None:
 
 
 def test_slices_can_be_written(tmp_path: Path) -> None:
-    """Blocks are slices of one matrix where tasks share a network."""
+    """If tasks share a network, blocks are slices of one matrix."""
     whole = torch.arange(12.0).view(3, 4)
     write_scores(tmp_path / "s", [[whole[:, :2], whole[:, 2:]]] * 2)
     assert torch.equal(torch.cat(read_scores(tmp_path / "s")[1], 1), whole)
 
 
-def test_tasks_that_the_model_has_not_learned_are_left_out(path: Path) -> None:
+def test_tasks_that_the_model_has_not_learned_are_skipped(path: Path) -> None:
     assert [len(row) for row in read_scores(path, CLASSES[:2])] == [2, 2]
 
 
@@ -52,7 +52,7 @@ def changed(path: Path, **changes: Tensor | None) -> Path:
 @pytest.mark.parametrize(
     ("name", "block", "problem"),
     [
-        ("t0_1", None, "holds no scores '0.1'"),
+        ("t0_1", None, "has no scores '0.1'"),
         ("t0_1", torch.zeros(3, 2), "shapes"),
         ("t0_1", torch.zeros(5), "shapes"),
         ("t0_1", torch.tensor(1.0), "shapes"),
@@ -64,13 +64,13 @@ def changed(path: Path, **changes: Tensor | None) -> Path:
         ("t0_0_0", torch.zeros(4, 2), "other names"),
     ],
 )
-def test_what_is_not_of_the_run_is_refused(
+def test_scores_of_another_run_are_rejected(
     n_classes: tuple[int, ...] | None, name: str, block: Tensor | None, problem: str, path: Path
 ) -> None:
     with pytest.raises(UserError, match=f"{re.escape(str(path))}.*{problem}"):
         read_scores(changed(path, **{name: block}), n_classes)
 
 
-def test_other_numbers_of_classes_are_refused(path: Path) -> None:
+def test_other_class_counts_are_rejected(path: Path) -> None:
     with pytest.raises(UserError, match="shapes"):
         read_scores(path, (2, 2, 1))

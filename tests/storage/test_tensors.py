@@ -1,4 +1,4 @@
-"""Tensors with a header as one file: nothing is lost, and damage is noticed."""
+"""Safetensors files with a header: round trips, and detection of damage."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_round_trip(path: Path) -> None:
         assert torch.equal(tensors[name], value)
 
 
-def test_a_changed_number_is_noticed(path: Path) -> None:
+def test_a_changed_value_is_detected(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(UserError, match="checksum differs"):
+    with pytest.raises(UserError, match="checksum does not match"):
         read_tensors(path)
 
 
@@ -51,9 +51,9 @@ def test_a_changed_number_is_noticed(path: Path) -> None:
         {**TENSORS, "mask": TENSORS["mask"].to(torch.uint8)},
         {("other" if name == "mask" else name): value for name, value in TENSORS.items()},
     ],
-    ids=["number", "shape", "type", "name"],
+    ids=["value", "shape", "type", "name"],
 )
-def test_the_checksum_is_of_everything(changed: dict[str, torch.Tensor]) -> None:
+def test_the_checksum_covers_everything(changed: dict[str, torch.Tensor]) -> None:
     assert checksum(changed, HEADER) != checksum(TENSORS, HEADER)
     assert checksum(TENSORS, {}) != checksum(TENSORS, HEADER)
     assert checksum(dict(reversed(TENSORS.items())), HEADER) == checksum(TENSORS, HEADER)
@@ -64,7 +64,7 @@ def test_files_without_a_checksum_are_read(tmp_path: Path) -> None:
     assert read_tensors(tmp_path / "file")[1] == {"format": "other"}
 
 
-def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:
+def test_other_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no file"):
         read_tensors(tmp_path / "missing")
     (tmp_path / "text").write_text("hello")

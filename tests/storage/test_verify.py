@@ -1,4 +1,4 @@
-"""Verification passes where nothing changed, and finds a single bit that did."""
+"""Verification passes if nothing changed, and detects a single flipped bit."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def old(tmp_path: Path) -> Path:
 
 
 def later(old: Path) -> tuple[Method, Path]:
-    """The same model after another task, and where it may be saved."""
+    """The same model after another task, and a path for saving it."""
     method = load_model(old)
     learn_pictures(method, pictures("violet", "pink"), "third")
     return method, old.with_name("new")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "slda"])
-def test_tasks_of_exact_methods_stay(kind: str, tmp_path: Path) -> None:
+def test_tasks_of_exact_methods_are_identical(kind: str, tmp_path: Path) -> None:
     method = MAKERS[kind]()
     learn_pictures(method, pictures("red", "green"), "first")
     save_model(tmp_path / "old", method)
@@ -43,7 +43,7 @@ def test_tasks_of_exact_methods_stay(kind: str, tmp_path: Path) -> None:
     assert [check.verdict for check in verify(tmp_path / "new")] == ["identical", "identical"]
 
 
-def test_a_method_that_changes_its_answers_is_found_out(tmp_path: Path) -> None:
+def test_a_method_that_changes_old_predictions_is_detected(tmp_path: Path) -> None:
     method = slda()
     learn_pictures(method, pictures("red", "green"), "first")
     save_model(tmp_path / "old", method)
@@ -61,21 +61,21 @@ def test_one_bit(old: Path) -> None:
     save_model(path, method)
     checks = {check.task: check for check in verify(path, old)}
     assert [check.verdict for check in checks.values()] == ["changed", "identical", "new"]
-    assert "bits" in checks["first"].reason
+    assert "bit-identical" in checks["first"].reason
     assert not checks["first"].good
     assert [check.verdict for check in verify(path)] == ["changed", "identical", "identical"]
 
 
 @pytest.mark.parametrize("changed", ["blocks", "belonging"])
-def test_answers_are_compared_too(changed: str, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers that are the same do not help if another program computes with them."""
+def test_predictions_are_compared_too(changed: str, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Identical parameters are not enough if the code that uses them has changed."""
     method, path = later(old)
     save_model(path, method)
-    honest = type(method).blocks_and_belonging
+    original = type(method).blocks_and_belonging
     n_tasks = len(method.tasks)
 
     def other(self: Method, pixels: torch.Tensor, tasks: list[int]) -> tuple[Blocks, torch.Tensor]:
-        blocks, belonging = honest(self, pixels, tasks)
+        blocks, belonging = original(self, pixels, tasks)
         wrong = 1e-6 if len(self.tasks) == n_tasks and tasks == [1] else 0
         return ([blocks[0] + wrong], belonging) if changed == "blocks" else (blocks, belonging + wrong)
 
@@ -83,22 +83,22 @@ def test_answers_are_compared_too(changed: str, old: Path, monkeypatch: pytest.M
     assert [check.verdict for check in verify(path, old)] == ["identical", "changed", "new"]
 
 
-def test_a_task_that_is_gone(old: Path) -> None:
+def test_a_forgotten_task_is_missing(old: Path) -> None:
     method, path = later(old)
     method.forget(0)
     save_model(path, method)
     assert [check.verdict for check in verify(path, old)] == ["missing", "identical", "new"]
 
 
-def test_other_names_of_classes(old: Path) -> None:
+def test_changed_class_names(old: Path) -> None:
     method, path = later(old)
     object.__setattr__(method.tasks[0], "class_names", ("red", "lime"))
     save_model(path, method)
     check = verify(path, old)[0]
-    assert (check.verdict, check.reason) == ("changed", "its classes have other names")
+    assert (check.verdict, check.reason) == ("changed", "its class names differ")
 
 
-def test_without_a_record_there_is_nothing_to_compare_with(old: Path) -> None:
+def test_without_a_record_an_older_model_is_needed(old: Path) -> None:
     method = load_model(old)
     for task in method.tasks:
         object.__setattr__(task, "record", None)
@@ -107,8 +107,8 @@ def test_without_a_record_there_is_nothing_to_compare_with(old: Path) -> None:
     assert [check.verdict for check in verify(old, old)] == ["identical", "identical"]
 
 
-def test_more_classes_than_a_kernel_s_tile_do_not_move_old_scores() -> None:
-    """A product with more rows may round otherwise: tasks are computed apart."""
+def test_more_classes_than_a_kernel_tile_do_not_change_old_scores() -> None:
+    """A larger matrix product may round differently, so tasks are computed separately."""
     method = ncm()
     learn_pictures(method, pictures("red", "green", count=4), "first")
     few = copy.deepcopy(method)

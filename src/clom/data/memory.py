@@ -66,7 +66,7 @@ class Memory(nn.Module):
         if pixels is not None and labels is not None and tasks is not None:
             kinds = {(value.dtype, value.shape) for value in (labels, tasks)}
             if pixels.ndim not in (3, 4) or kinds != {(torch.int64, pixels.shape[:1])}:
-                raise ValueError(f"{prefix}labels and {prefix}tasks do not fit the stored images")
+                raise ValueError(f"{prefix}labels and {prefix}tasks do not match the stored images")
         # How much is stored is part of what is stored.
         for name in ("pixels", "labels", "tasks"):
             if prefix + name in state:

@@ -23,7 +23,7 @@ from clom.locks import Lock
 from clom.methods.families.base import Method, move
 from clom.methods.families.task_record import TaskRecord, now
 from clom.photos import presets as create
-from clom.storage.checkpoints import beside_model, lesson_folder
+from clom.storage.checkpoints import checkpoints_for_model, lesson_folder
 from clom.storage.fingerprint import fingerprint
 from clom.storage.model_file import load_model, save_model
 
@@ -105,7 +105,7 @@ def teach(
         move(learner, device or torch.device("cpu"))
         name = name or _default_name(learner, source)
         pictures = _pictures(source, learner, name, listener)
-        lesson = _learn(learner, pictures, name, listener, partial(beside_model, path))
+        lesson = _learn(learner, pictures, name, listener, partial(checkpoints_for_model, path))
         save_model(path.resolve(), learner)  # a link stays a link
         shutil.rmtree(lesson_folder(path), ignore_errors=True)
     return replace(lesson, created=created)

@@ -1,1 +1,1 @@
-"""Models, checkpoints and what proves them unchanged, as files."""
+"""Model files, checkpoints, score files, and verification that tasks are unchanged."""

@@ -1,7 +1,7 @@
-"""Checkpoints of the paper's authors, read into our own model.
+"""Importing checkpoints of the paper's authors.
 
-Their files are `torch.save`d dictionaries: `last.model` (weights), and beside it `masks` (cumulated gates) and
-`calibration` (scale and shift per task). Only tensors are read from them; no code in them runs.
+Their files are dictionaries saved with `torch.save`: `last.model` (weights), `masks` (cumulative gates) and
+`calibration` (scale and shift per task). Only tensors are read; no code from the files is run.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ Weights = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class AuthorsModel:
-    """The model, and the projections g of each task, which only training uses."""
+    """The model, and the projection g of each task, which is used only in training."""
 
     method: Clom
     projections: list[Projection]
 
 
 def read_authors(weights: Path, masks: Path | None = None, calibration: Path | None = None) -> AuthorsModel:
-    """Read a checkpoint of their AlexNet-like or ResNet-18 network, with its companions where they exist."""
+    """Read a checkpoint of their AlexNet-like or ResNet-18 network, optionally with its masks and calibration."""
     state = _tensors(_read(weights), weights)
     try:
         with SizeLimit.for_file(state):
             return _convert(state, masks, calibration)
     except UserError as problem:
         raise UserError(f"{weights}: {problem}") from None
-    except Exception as problem:  # tensors of wrong kinds and shapes can lead anywhere
+    except Exception as problem:  # tensors of wrong types and shapes can raise anything
         raise UserError(
-            f"{weights} is not laid out like a checkpoint of the authors: {_first_line(problem)}."
+            f"{weights} does not have the structure of the authors' checkpoints: {_first_line(problem)}."
         ) from None
 
 
@@ -82,13 +82,13 @@ def _describe_resnet(state: Weights) -> tuple[NetSettings, tuple[int, int, int]]
 
 
 def _count_tasks(state: Weights) -> int:
-    """As many as there are embeddings or heads of; at least one, so that a file without any is found wanting."""
+    """The number of tasks with embeddings or heads; at least one, so that a file without any is rejected later."""
     found = [re.fullmatch(r"(?:joint_distribution_layer|.*\bec\d+)\.(\d+)(?:\.weight)?", name) for name in state]
     return max((int(match[1]) + 1 for match in found if match), default=1)
 
 
 def _alexnet_names(n_tasks: int) -> dict[str, str]:
-    """Our name -> theirs, for everything that inference needs except the gates."""
+    """Our parameter name -> theirs, for everything needed at inference."""
     names = {f"convs.{n}.{kind}": f"conv{n + 1}.{kind}" for n in range(3) for kind in ("weight", "bias")}
     names |= {f"fc.{kind}": f"fc1.{kind}" for kind in ("weight", "bias")}
     gates = {"conv1": "ec1", "conv2": "ec2", "conv3": "ec3", "fc": "ec4"}
@@ -116,7 +116,7 @@ def _resnet_names(n_tasks: int) -> dict[str, str]:
 
 
 def _with_gates(names: dict[str, str], gates: dict[str, str], n_tasks: int) -> dict[str, str]:
-    """Gate groups are marked with a leading `@`: they belong to the protection, not to the network."""
+    """Gate groups have the prefix `@`: they belong to the protection, not to the network."""
     return names | {f"@{group}.{task}": f"{name}.{task}" for group, name in gates.items() for task in range(n_tasks)}
 
 
@@ -135,7 +135,7 @@ def _fill(method: Clom, state: Weights, names: dict[str, str]) -> None:
         raise KeyError(f"no counterpart for {sorted(missing)[0]}")
     for name, theirs in names.items():
         if theirs not in state and theirs.endswith("num_batches_tracked"):
-            continue  # older torch versions did not write it, and nothing depends on it
+            continue  # not written by older torch versions, and not used
         value = state[theirs]
         if value.numel() != ours[name].numel():
             raise RuntimeError(f"{theirs} has shape {tuple(value.shape)}, expected {tuple(ours[name].shape)}")
@@ -143,7 +143,7 @@ def _fill(method: Clom, state: Weights, names: dict[str, str]) -> None:
 
 
 def _projection(state: Weights, task: int) -> Projection:
-    """Linear - ReLU - gate - Linear, the gate folded into the last layer's columns."""
+    """Linear - ReLU - gate - Linear, with the gate folded into the last layer's columns."""
     first, last = "simclr_layer.fc1", f"simclr_layer.last.{task}"
     projection = Projection(state[f"{first}.weight"].shape[1], len(state[f"{last}.weight"]))
     inner, outer = projection[0], projection[2]
@@ -159,7 +159,7 @@ def _projection(state: Weights, task: int) -> Projection:
 
 
 def _check_masks(method: Clom, content: Any, path: Path) -> None:
-    """Their cumulated gates must be the ones that follow from the embeddings, or the files are of different runs."""
+    """Their cumulative gates must match the embeddings; otherwise the files are from different runs."""
     if not isinstance(content, Mapping) or not isinstance(content.get("p_mask"), Mapping):
         raise UserError(f"{path} is not a masks file of the authors: it has no 'p_mask'.")
     if wrong := [why for mask in content["p_mask"].values() if isinstance(mask, Tensor) and (why := _problem(mask))]:
@@ -171,13 +171,13 @@ def _check_masks(method: Clom, content: Any, path: Path) -> None:
     stored = [int((m > 0.5).sum()) for m in content["p_mask"].values() if isinstance(m, Tensor)]
     unmatched = [count for count in open_units if count not in stored]
     if unmatched:
-        raise UserError(f"{path} does not belong to this checkpoint: its cumulated gates are those of other tasks.")
+        raise UserError(f"{path} does not belong to this checkpoint: its cumulative gates are those of other tasks.")
 
 
 def _read_calibration(content: Any, path: Path, n_tasks: int) -> Affine:
     try:
         counts = [len(content[name]) for name in ("w", "b")]
-        if counts != [n_tasks, n_tasks]:  # before anything is made of them: there may be a billion
+        if counts != [n_tasks, n_tasks]:  # checked before conversion: there may be a billion
             raise UserError(f"{path} calibrates {counts[0]} tasks, the checkpoint has {n_tasks}.")
         scales, shifts = (
             torch.as_tensor([float(v) for v in content[name]], dtype=torch.float32) for name in ("w", "b")
@@ -185,7 +185,7 @@ def _read_calibration(content: Any, path: Path, n_tasks: int) -> Affine:
     except (TypeError, KeyError, IndexError, ValueError, ArithmeticError, RuntimeError):
         raise UserError(f"{path} is not a calibration file of the authors: it needs 'w' and 'b' per task.") from None
     if not bool((scales > 0).all() and torch.isfinite(scales).all() and torch.isfinite(shifts).all()):
-        raise UserError(f"{path} must have positive, finite scales and finite shifts: others would spoil a ranking.")
+        raise UserError(f"{path} must contain positive, finite scales and finite shifts.")
     return Affine(scales, shifts)
 
 
@@ -195,10 +195,9 @@ def _read(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
-    except Exception as problem:  # damaged bytes make the unpickler raise whatever its instructions stumble over
+    except Exception as problem:  # damaged bytes can make the unpickler raise anything
         raise UserError(
-            f"{path} cannot be read as a checkpoint of tensors (nothing else in a file is ever run): "
-            f"{_first_line(problem)}"
+            f"{path} cannot be read as a checkpoint (only tensors are loaded, no code): {_first_line(problem)}"
         ) from None
 
 
@@ -208,9 +207,9 @@ def _first_line(problem: Exception) -> str:
 
 
 def _tensors(content: Any, path: Path) -> dict[str, Tensor]:
-    """Their state dictionary, with the prefix that multi-GPU training leaves taken off."""
+    """Their state dict, without the prefix that multi-GPU training adds."""
     if not isinstance(content, Mapping):
-        raise UserError(f"{path} is not a checkpoint of the authors: it holds no names.")
+        raise UserError(f"{path} is not a checkpoint of the authors: it does not contain a dictionary.")
     found = {str(name).removeprefix("module."): value for name, value in content.items() if isinstance(value, Tensor)}
     for name, value in found.items():
         problem = _problem(value)
@@ -220,11 +219,11 @@ def _tensors(content: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _problem(value: Tensor) -> str:
-    """What is wrong with a tensor, if anything is."""
+    """What is wrong with a tensor; empty if nothing is."""
     if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized or value.is_complex():
-        return "is not a plain tensor of numbers"
+        return "is not a plain real tensor"
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-        return "claims more numbers than the file holds"  # one number can pretend to be a billion
+        return "claims more values than the file holds"  # stride 0 can turn one value into a billion
     if not bool(torch.isfinite(value).all()):
-        return "holds values that are no numbers: NaN or infinite"
+        return "contains NaN or infinite values"
     return ""

@@ -1,7 +1,7 @@
-"""Checkpoints of a task as files: torch's format behind a checksum. Reading one runs no code of it.
+"""Checkpoint files: torch's format with a checksum. Reading one runs no code from it.
 
-A file is replaced in one piece or not at all, and of every phase the last two are kept. One that is torn, cut or
-changed by a single bit is noticed by its checksum; then the one before is used.
+Files are written atomically, and the last two of every phase are kept. The checksum detects any damage; the previous
+file is then used.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from clom.storage.tensors import checksum
 
 MAGIC = b"clom checkpoint 1\n"
 _DIGEST = hashlib.sha256().digest_size
-_KEPT = 2
+_FILES_PER_PHASE = 2
 _NAME = re.compile(r"task(\d+)-phase(\d+)-step(\d+)\.ckpt")
 
-RESUME_HINT = "Once that is mended, the same command goes on where it was."
+RESUME_HINT = "Once that is fixed, the same command resumes where it stopped."
 SECONDS = 10.0
-"""How often a checkpoint is made by default: what an interruption costs at most."""
-LARGEST_SHARE = 0.01
-"""Of the time, for checkpoints: those that take long are made less often than asked for, ..."""
-LONGEST_PAUSE = 600.0
-"""... but never less often than this."""
+"""Default interval between checkpoints: the most that an interruption costs."""
+MAX_TIME_SHARE = 0.01
+"""Share of the time spent on checkpoints: the interval grows if saving is slow, ..."""
+MAX_INTERVAL = 600.0
+"""... but never beyond this."""
 
 
 class Damaged(Exception):
-    """A file is not, or not any more, what was written."""
+    """A file does not contain what was written."""
 
 
 class CheckpointFolder(Checkpoints):
     """The checkpoints of one task of a run.
 
-    `belongs_to` says of what: whatever else is in the folder is not used. With `every` 0 each step is kept.
+    `belongs_to` identifies the run: checkpoints of another one are ignored. With `every` 0 each step is saved.
     """
 
     def __init__(
@@ -56,25 +56,25 @@ class CheckpointFolder(Checkpoints):
         self.folder, self.task, self.belongs_to, self.every = folder, task, belongs_to, every
         self.stop = stop or StopRequest()
         self.saving = 0.0
-        """Seconds that this object spent on saving."""
+        """Seconds spent on saving."""
         self._spent_before = self._cpu_before = 0.0
         self._began = self._last = time.monotonic()
         self._cpu_began = time.process_time()
-        self._pause = every
-        self._held: list[tuple[int, int, bytes]] = []
+        self._interval = every
+        self._pending: list[tuple[int, int, bytes]] = []
 
     @property
     def seconds(self) -> float:
-        """Time spent on the task, in this process and in interrupted ones as far as checkpoints know."""
+        """Time spent on the task, including interrupted processes up to their last checkpoint."""
         return self._spent_before + time.monotonic() - self._began
 
     @property
     def cpu_seconds(self) -> float:
-        """The same, added up over all cores."""
+        """CPU time spent on the task, summed over all cores."""
         return self._cpu_before + time.process_time() - self._cpu_began
 
     def due(self) -> bool:
-        return self.stop.requested or time.monotonic() - self._last >= self._pause
+        return self.stop.requested or time.monotonic() - self._last >= self._interval
 
     def stop_if_requested(self) -> None:
         if self.stop.requested:
@@ -85,22 +85,22 @@ class CheckpointFolder(Checkpoints):
         started = time.monotonic()
         spent = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds}
         content = {"belongs_to": self.belongs_to, **spent, "snapshot": vars(snapshot)}
-        self._held.append((snapshot.phase, snapshot.step, to_bytes(content)))
+        self._pending.append((snapshot.phase, snapshot.step, to_bytes(content)))
         if self.due():
             self._write()
             self._last = time.monotonic()
             if self.every:
-                self._pause = max(self.every, min((self._last - started) / LARGEST_SHARE, LONGEST_PAUSE))
+                self._interval = max(self.every, min((self._last - started) / MAX_TIME_SHARE, MAX_INTERVAL))
         self.saving += time.monotonic() - started
 
     def _write(self) -> None:
-        """Ends of phases that came too soon after the last checkpoint wait for the next one, which needs them."""
-        for phase, step, content in self._held:
+        """Write all pending snapshots. Ends of phases stay pending until a checkpoint is due, which needs them."""
+        for phase, step, content in self._pending:
             with writing(self.folder, RESUME_HINT):
                 write_atomically(self.folder / f"task{self.task}-phase{phase}-step{step:09}.ckpt", content)
-            for old in self._files(phase)[_KEPT:]:
+            for old in self._files(phase)[_FILES_PER_PHASE:]:
                 old.unlink(missing_ok=True)
-        self._held = []
+        self._pending = []
 
     def latest(self, phase: int) -> Snapshot | None:
         for path in self._files(phase):
@@ -114,11 +114,11 @@ class CheckpointFolder(Checkpoints):
                 return snapshot
             except (Damaged, KeyError, TypeError, ValueError) as problem:
                 path.unlink()  # else it would count as one of the two that are kept
-                warnings.warn(f"{path} is damaged ({problem}). What was kept before it is used.", stacklevel=2)
+                warnings.warn(f"{path} is damaged ({problem}). The previous checkpoint is used.", stacklevel=2)
         return None
 
     def clear(self) -> None:
-        """The task is kept as a whole now."""
+        """Remove all checkpoints, once the task has been saved as a whole."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _files(self, phase: int) -> list[Path]:
@@ -129,8 +129,8 @@ class CheckpointFolder(Checkpoints):
         return sorted(own, key=lambda path: own[path], reverse=True)
 
 
-def beside_model(path: Path, method: Method, task: Task) -> CheckpointFolder:
-    """For a model file that is taught one more task: of use to whoever teaches this very model this very task."""
+def checkpoints_for_model(path: Path, method: Method, task: Task) -> CheckpointFolder:
+    """Checkpoints for teaching a model file one more task; valid only for the same model and the same task."""
     digest = hashlib.sha256(checksum(method.state_dict(), {}).encode())
     digest.update(repr((task.name, task.class_names, tuple(task.train.pixels.shape))).encode())
     for images in (task.train, task.validation):
@@ -140,22 +140,22 @@ def beside_model(path: Path, method: Method, task: Task) -> CheckpointFolder:
 
 
 def lesson_folder(path: Path) -> Path:
-    place = path.resolve()
-    return place.with_name(f".{place.name}.checkpoints")
+    resolved = path.resolve()
+    return resolved.with_name(f".{resolved.name}.checkpoints")
 
 
 def to_bytes(content: Mapping[str, Any]) -> bytes:
-    """Tensors, numbers, names and what is made of them."""
+    """Serialise nested containers of tensors, numbers and strings."""
     body = io.BytesIO()
     torch.save(dict(content), body)
     return MAGIC + hashlib.sha256(body.getbuffer()).digest() + body.getvalue()
 
 
 def from_bytes(file: bytes) -> dict[str, Any]:
-    """The opposite; whatever `to_bytes` did not write is refused."""
+    """The inverse of `to_bytes`; raises `Damaged` for anything else."""
     start = len(MAGIC) + _DIGEST
     if not file.startswith(MAGIC) or len(file) < start:
-        raise Damaged("it does not begin like a checkpoint")
+        raise Damaged("it does not start like a checkpoint")
     if hashlib.sha256(memoryview(file)[start:]).digest() != file[len(MAGIC) : start]:
         raise Damaged("its checksum is wrong")
     try:
@@ -163,5 +163,5 @@ def from_bytes(file: bytes) -> dict[str, Any]:
     except (RuntimeError, EOFError, pickle.UnpicklingError) as problem:
         raise Damaged(str(problem).partition("\n")[0]) from None
     if not isinstance(content, dict):
-        raise Damaged("it holds something else")
+        raise Damaged("it does not contain a dictionary")
     return content

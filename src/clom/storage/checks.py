@@ -1,4 +1,4 @@
-"""What a model file has to keep to besides its format: nobody should find out later, in the middle of an answer."""
+"""Checks of a model file's content, so that errors appear when it is loaded and not during inference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Task(BaseModel):
 
 
 class _Description(BaseModel):
-    """The parts that no other type checks."""
+    """The fields that no other type validates."""
 
     method: str
     net: dict[str, Any]
@@ -32,18 +32,18 @@ class _Description(BaseModel):
 
 
 def check_description(description: dict[str, Any]) -> dict[str, Any]:
-    """The same, if it has the right kinds of values."""
+    """Return the description unchanged; raise if its values have wrong types."""
     _Description.model_validate(description, strict=True)
     return description
 
 
-def check_numbers(method: Method, stored: Mapping[str, Tensor]) -> None:
-    """The file's numbers are of the kinds that the method uses, and each of them is a number."""
+def check_values(method: Method, stored: Mapping[str, Tensor]) -> None:
+    """Raise unless the stored tensors have the method's data types and finite values."""
     for name, value in method.state_dict().items():
         if stored[name].dtype != value.dtype:
-            raise ValueError(f"{name} holds {stored[name].dtype}, not {value.dtype}")
+            raise ValueError(f"{name} has type {stored[name].dtype}, not {value.dtype}")
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise ValueError(f"{name} holds values that are no numbers: NaN or infinite")
+            raise ValueError(f"{name} contains NaN or infinite values")
     for module in method.modules():
         if isinstance(module, Memory):
             _check_memory(module, method)
@@ -53,6 +53,6 @@ def _check_memory(memory: Memory, method: Method) -> None:
     n_classes = torch.tensor([0, *(task.n_classes for task in method.tasks)])
     tasks = memory.tasks + 1
     if len(tasks) and not (int(tasks.min()) > 0 and int(tasks.max()) < len(n_classes)):
-        raise ValueError("it remembers images of tasks that it does not know")
+        raise ValueError("it stores images of unknown tasks")
     if not bool(((memory.labels >= 0) & (memory.labels < n_classes[tasks])).all()):
-        raise ValueError("it remembers images of classes that it does not know")
+        raise ValueError("it stores images of unknown classes")

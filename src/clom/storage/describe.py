@@ -1,4 +1,4 @@
-"""What there is to know about a model file, as plain data.
+"""A description of a model file as JSON-compatible data.
 
 Tested by tests/photos/test_teach.py.
 """
@@ -13,13 +13,13 @@ from clom.storage.model_file import load_model
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Tasks in the order of learning with what was noted about them, capacity, and what the file is."""
+    """The file, its tasks in learning order with their records, and capacity."""
     method = load_model(path)
     return {"file": str(path), "bytes": path.stat().st_size, **describe_method(method)}
 
 
 def describe_method(method: Method) -> dict[str, Any]:
-    """The same of a model in memory."""
+    """The same for a model in memory."""
     return {
         "method": method.name,
         "backbone": method.net_settings.kind,

@@ -1,7 +1,7 @@
-"""What proves that a task still answers as it did: a hash of every number its answers are computed from.
+"""A task's fingerprint: a hash of all values that determine its predictions.
 
-It is taken of stored numbers, not of answers, so it is the same on every machine; two machines may round differently
-while they compute with the same numbers. `probes` are for comparing the answers themselves on one machine.
+It hashes stored values instead of predictions, so it is the same on every machine, although machines may round
+differently. `probes` are images for comparing the predictions themselves on one machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clom.methods.families.base import Method
 
 
 def fingerprint(method: Method, task: int) -> str:
-    """SHA-256 over the bits of the task's sub-network, with names, kinds and shapes, and over what its classes are."""
+    """SHA-256 of the task's sub-network (names, types, shapes and bits of its tensors) and class names."""
     digest = hashlib.sha256()
     about = (method.name, method.image_shape, method.tasks[task].class_names)
     digest.update(repr(about).encode())
@@ -29,7 +29,7 @@ def fingerprint(method: Method, task: int) -> str:
 
 
 def probes(image_shape: Sequence[int], count: int = 16) -> Tensor:
-    """Images that are the same on every machine: half of them fine noise, half in coarse squares."""
+    """Generated images, identical on every machine: half are fine noise, half coarse squares."""
     channels, height, width = image_shape
     randomness = generator(0, "probes")
     fine = torch.randint(0, 256, (count // 2, channels, height, width), generator=randomness)

@@ -1,4 +1,4 @@
-"""A model as one file: safetensors with the description as JSON. Reading it runs no code of it."""
+"""A model as one file: safetensors with a JSON description. Reading it runs no code from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clom.nets.networks.kinds import read_net_settings
 from clom.nets.networks.registry import NETS
 from clom.nets.size_limit import SizeLimit
 from clom.plugins import origins, require
-from clom.storage.checks import check_description, check_numbers
+from clom.storage.checks import check_description, check_values
 from clom.storage.tensors import read_tensors, to_bytes
 
 FORMAT, VERSION = "clom-model", 1
@@ -26,7 +26,7 @@ CHECKSUM = "sha256"
 
 
 def save_model(path: Path, method: Method) -> None:
-    """Write the whole method; whatever was at `path` is replaced in one piece or not at all."""
+    """Write the whole method to `path` atomically, replacing an existing file."""
     description: dict[str, Any] = {
         "method": method.name,
         "net": method.net_settings.model_dump(mode="json"),
@@ -42,29 +42,29 @@ def save_model(path: Path, method: Method) -> None:
 
 
 def load_model(path: Path) -> Method:
-    """The method as it was saved, ready to answer or to learn on."""
+    """The saved method, ready for inference or further training."""
     tensors, header = read_tensors(path)
     if header.get("format") != FORMAT:
-        raise UserError(f"{path} is not a model of this program: its header does not say '{FORMAT}'.")
+        raise UserError(f"{path} is not a model of this program: its header does not name the format '{FORMAT}'.")
     version = header.get("version", "")
     if not version.isdecimal() or len(version) > 9 or int(version) > VERSION:
         raise UserError(
             f"{path} has format version {version[:20] or 'unknown'}; this program reads up to {VERSION}. "
             "Update the program."
         )
-    if strange := header.keys() - {"format", "version", "description"}:
-        raise UserError(f"{path} is damaged: its header has entries that mean nothing ({', '.join(sorted(strange))}).")
+    if extra := header.keys() - {"format", "version", "description"}:
+        raise UserError(f"{path} is damaged: its header has unknown entries ({', '.join(sorted(extra))}).")
     try:
         description = check_description(json.loads(header["description"]))
-    except Exception as problem:  # it can be anything
+    except Exception as problem:  # the description can be anything
         raise _damaged(path, problem) from problem
     noted = description.get("plugins", {})
     require({METHODS: description["method"], NETS: description["net"].get("kind")}, noted, str(path))
     try:
         method = _rebuild(description, SizeLimit.for_file(tensors))
         method.load_state_dict(tensors)
-        check_numbers(method, tensors)
-    except Exception as problem:  # a wrong description can lead anywhere
+        check_values(method, tensors)
+    except Exception as problem:  # a wrong description can raise anything
         raise _damaged(path, problem, noted) from problem
     place(method, torch.device("cpu"))
     return method.eval()
@@ -74,8 +74,8 @@ def _damaged(path: Path, problem: Exception, plugins: Mapping[str, str] | None =
     lines = [line.strip(" \t.:") for line in str(problem).splitlines() if "Error(s) in loading" not in line]
     why = next(filter(None, lines), type(problem).__name__)[:300]
     if made := ", ".join(f"the {kind} of {origin}" for kind, origin in (plugins or {}).items() if origin.isprintable()):
-        return UserError(f"{path} does not fit the code that reads it ({why}). It was saved with {made}.")
-    return UserError(f"{path} is damaged: its description and its numbers do not fit ({why}).")
+        return UserError(f"{path} does not match the installed code ({why}). It was saved with {made}.")
+    return UserError(f"{path} is damaged: its description and its tensors do not match ({why}).")
 
 
 def _described(task: LearnedTask) -> dict[str, Any]:
@@ -97,6 +97,6 @@ def _rebuild(description: dict[str, Any], limit: SizeLimit) -> Method:
             record = TaskRecord.model_validate(task["record"]) if "record" in task else None
             learned = LearnedTask(task["name"], tuple(task["class_names"]), record)
             if record and {len(record.images), len(record.validation_images)} != {learned.n_classes}:
-                raise ValueError(f"the record of task '{learned.name}' is about other classes")
+                raise ValueError(f"the record of task '{learned.name}' does not match its classes")
             method.open_task(learned)
     return method

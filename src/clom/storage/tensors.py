@@ -1,4 +1,4 @@
-"""Named tensors with a JSON header as one safetensors file, behind a checksum. Reading one runs no code from it."""
+"""Safetensors files with a header and a checksum. Reading one runs no code from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> bytes:
 
 
 def checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
-    """Of all names, shapes, types, numbers and entries of the header, in whatever order."""
+    """SHA-256 of all names, shapes, types, values and header entries, independent of their order."""
     digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
     for name in sorted(tensors):
         value = tensors[name].contiguous()
@@ -35,11 +35,11 @@ def checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors and the header of a safetensors file, which must be what was written."""
+    """All tensors and the header of a safetensors file; raises if the checksum does not match."""
     tensors, header = _read(path)
     written = header.pop(CHECKSUM, None)
     if written is not None and written != checksum(tensors, header):
-        raise UserError(f"{path} is damaged: its numbers are not those that were written (the checksum differs).")
+        raise UserError(f"{path} is damaged: its checksum does not match.")
     return tensors, header
 
 

@@ -1,4 +1,4 @@
-"""Proof that nothing was forgotten: every task answers bit for bit as it did."""
+"""Verification that nothing was forgotten: the predictions of every task are bit-identical."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Verdict = Literal["identical", "changed", "missing", "new", "not recorded"]
 
 @dataclass(frozen=True)
 class Check:
-    """What became of one task."""
+    """The result for one task."""
 
     task: str
     verdict: Verdict
@@ -30,10 +30,10 @@ class Check:
 
 
 def verify(path: Path, against: Path | None = None) -> list[Check]:
-    """Every task of the older model `against` compared with the one of that name at `path`; then what is new.
+    """Compare every task of the older model `against` with the task of that name at `path`; then list new tasks.
 
-    Numbers that answers are computed from must be the same bits, and so must the answers to a few generated images.
-    Without an older model each task is compared with the fingerprint that was noted when it was learned.
+    The values that determine a task's predictions must be bit-identical, and so must predictions for a few generated
+    images. Without an older model each task is compared with the fingerprint recorded when it was learned.
     """
     model = load_model(path)
     if against is None:
@@ -45,33 +45,33 @@ def verify(path: Path, against: Path | None = None) -> list[Check]:
         if task.name in names:
             checks.append(_compare(old, number, model, names.index(task.name)))
         else:
-            checks.append(Check(task.name, "missing", f"{path.name} has no such task"))
+            checks.append(Check(task.name, "missing", f"{path.name} does not contain this task"))
     known = {task.name for task in old.tasks}
-    news = [name for name in names if name not in known]
-    return checks + [Check(name, "new", f"learned after {against.name}") for name in news]
+    added = [name for name in names if name not in known]
+    return checks + [Check(name, "new", f"learned after {against.name}") for name in added]
 
 
 def _as_recorded(model: Method, number: int) -> Check:
     task = model.tasks[number]
     if task.record is None:
-        return Check(task.name, "not recorded", "the file does not tell what it was when it was learned")
+        return Check(task.name, "not recorded", "the file has no fingerprint from when it was learned")
     now = fingerprint(model, number)
     if now != task.record.fingerprint:
-        return Check(task.name, "changed", "its numbers are not those that were learned", now)
+        return Check(task.name, "changed", "its parameters are not those that were learned", now)
     return Check(task.name, "identical", f"as learned on {task.record.day}", now)
 
 
 def _compare(old: Method, before: int, new: Method, after: int) -> Check:
     name = old.tasks[before].name
     if old.tasks[before].class_names != new.tasks[after].class_names:
-        return Check(name, "changed", "its classes have other names")
+        return Check(name, "changed", "its class names differ")
     prints = fingerprint(old, before), fingerprint(new, after)
     if prints[0] != prints[1]:
-        return Check(name, "changed", "its numbers are not the same bits", prints[1])
+        return Check(name, "changed", "its parameters are not bit-identical", prints[1])
     images = probes(old.image_shape)
     (old_blocks, old_belonging), (new_blocks, new_belonging) = (
         method.blocks_and_belonging(images, [task]) for method, task in ((old, before), (new, after))
     )
     if not (torch.equal(old_blocks[0], new_blocks[0]) and torch.equal(old_belonging, new_belonging)):
-        return Check(name, "changed", f"it answers otherwise to {len(images)} generated images", prints[1])
-    return Check(name, "identical", f"same numbers, same answers to {len(images)} generated images", prints[1])
+        return Check(name, "changed", f"its predictions for {len(images)} generated images differ", prints[1])
+    return Check(name, "identical", f"same parameters, same predictions for {len(images)} generated images", prints[1])
