@@ -281,10 +281,10 @@ def test_the_page_is_true_with_the_pretrained_network(call: Clom, monkeypatch: p
         pytest.skip("the pretrained weights are not installed")
     monkeypatch.setattr(create, "new_method", lambda seed=0: REAL(method=method, seed=seed))
     printed = follow(call)
-    asked = printed["predict my.model examples/new examples/other"]
+    asked = printed["predict my.model drawn/new drawn/other"]
     right = re.search(r"folders named after a class: (\d+\.\d)% of these are right", asked)
     assert right is not None
     assert float(right[1]) >= 80
-    strange = [line for line in asked.splitlines() if line.startswith("examples/other")]
+    strange = [line for line in asked.splitlines() if line.startswith("drawn/other")]
     assert sum("unknown" in line for line in strange) >= 3
     assert "'shapes': identical" in printed["verify my.model --against before.model"]
