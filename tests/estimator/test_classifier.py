@@ -126,7 +126,7 @@ def test_learned_classes_are_refused_and_nothing_changes(taught: ClomClassifier,
 
 def test_announced_classes_are_checked(some: tuple[Array, Array]) -> None:
     estimator = tiny()
-    with pytest.raises(ValueError, match=r"y holds the classes 1, which are not among"):
+    with pytest.raises(ValueError, match=r"y contains the classes 1, which are not among"):
         estimator.partial_fit(*of(some, 0, 1), classes=[0, 7])
     estimator.partial_fit(*of(some, 0, 1), classes=range(10))
     assert estimator.classes_.tolist() == [0, 1]
@@ -230,7 +230,7 @@ def test_the_task_of_the_best_class_judges(taught: ClomClassifier, some: tuple[A
 
 def test_no_threshold_without_exact_memory(some: tuple[Array, Array]) -> None:
     estimator = tiny(method="finetune", settings=None).fit(*of(some, 0, 1))
-    with pytest.raises(ValueError, match="finetune changes old scores"):
+    with pytest.raises(ValueError, match="finetune changes the scores of earlier tasks"):
         estimator.belongs(some[0])
 
 

@@ -1,4 +1,4 @@
-"""Rows of numbers, as scikit-learn passes them around, to the square byte images that methods learn from."""
+"""Convert feature rows of scikit-learn to the square uint8 images that methods learn from."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from torch import Tensor
 
 Shape = tuple[int, int, int]
 SMALLEST_SIDE = 8
-"""Smaller pictures are enlarged by a whole factor: the networks halve them two or three times."""
+"""Smaller images are upscaled by an integer factor: the networks downsample two or three times."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the numbers of a row go: channels, height, width, and whether that is a picture or a vector's mere form."""
+    """Channels, height and width of a row, and whether it is an image or a reshaped vector."""
 
     shape: Shape
     picture: bool = True
 
     @property
     def side(self) -> int:
-        """Pixels of the square that methods see."""
+        """Side of the square images in pixels."""
         longest = max(self.shape[1:])
         return longest * math.ceil(SMALLEST_SIDE / longest)
 
     def images(self, rows: NDArray[np.uint8]) -> Tensor:
-        """`[n, channels, side, side]`; black fills up short rows, and oblong pictures on both sides."""
+        """`[n, channels, side, side]`; short rows and non-square images are padded with zeros."""
         channels, height, width = self.shape
         filled = np.zeros((len(rows), channels * height * width), np.uint8)
         filled[:, : rows.shape[1]] = rows
@@ -44,7 +44,7 @@ class Layout:
 
 
 def form_of(X: Any) -> Shape | None:
-    """Channels, height and width of images that are given as images; None of rows of numbers."""
+    """Channels, height and width if X holds images; None for flat rows."""
     numbers = np.shape(X) if isinstance(X, list | tuple) else tuple(getattr(X, "shape", ()))
     if len(numbers) == 3:
         return 1, int(numbers[1]), int(numbers[2])
@@ -52,10 +52,10 @@ def form_of(X: Any) -> Shape | None:
 
 
 def layout_of(n_features: int, image_shape: Sequence[int] | None) -> Layout:
-    """What `image_shape` says, or else a guess from the number of features.
+    """The layout given by `image_shape`, or inferred from the number of features.
 
-    A square number is a grey picture, three times a square (from 8 x 8) a colour picture with its channels first;
-    anything else is a vector, which is filled up to the next square.
+    A square number is a grey image, three times a square (from 8 x 8) a colour image with channels first; anything else
+    is a vector, padded to the next square.
     """
     if image_shape is not None:
         return Layout(_checked_shape(image_shape, n_features))
@@ -83,7 +83,7 @@ def _checked_shape(image_shape: Sequence[int], n_features: int) -> Shape:
 
 @dataclass(frozen=True)
 class Range:
-    """The values that become black and white. Bytes stay what they are, whichever of them were seen."""
+    """The values mapped to black and white. uint8 data is used unchanged."""
 
     low: float
     high: float
@@ -95,7 +95,7 @@ class Range:
         return Range(float(values.min()), float(values.max()))
 
     def bytes(self, values: NDArray[np.generic]) -> NDArray[np.uint8]:
-        """Values between `low` and `high` as 0 to 255, rounded; what lies outside becomes black or white."""
+        """Map `low` to `high` linearly to 0 to 255, rounded and clipped."""
         spread = self.high - self.low
         units = (values.astype(np.float64) - self.low) / (spread if spread > 0 else 1.0)
         return np.rint(255.0 * np.clip(units, 0.0, 1.0)).astype(np.uint8)

@@ -1,10 +1,10 @@
-"""A continual learner as a scikit-learn classifier: each `partial_fit` with new classes is a task.
+"""Continual learning as a scikit-learn classifier: each `partial_fit` with new classes is a task.
 
-| what | here |
+| | behaviour |
 |---|---|
-| `fit` | forgets everything, then learns all classes as one task, or `classes_per_task` at a time |
-| `partial_fit` | learns the classes of `y` as one more task; old answers stay, and old data are not needed |
-| a class that was learned before | refused: a learned task is never changed, so give a class's images in one call |
+| `fit` | starts from scratch; learns all classes as one task, or `classes_per_task` at a time |
+| `partial_fit` | learns the classes of `y` as a new task, without forgetting and without the earlier data |
+| a known class | `ValueError`: a learned task never changes, so pass all images of a class in one call |
 | X | `[n, features]`, `[n, height, width]` or `[n, channels, height, width]`, numbers of any range |
 """
 
@@ -44,7 +44,7 @@ _TOLERATED_OUTSIDE = 0.05
 
 
 class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """An image classifier that can be taught new classes without forgetting.
+    """An image classifier that learns new classes without forgetting.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A name of `clom list methods`.
     image_shape
         `(height, width)` or `(channels, height, width)` of the images whose pixels are the features. By default a
-        square number of features is a grey picture, three times a square a colour picture, anything else a vector.
+        square number of features is a grey image, three times a square a colour image, anything else a vector.
     backbone
         auto, alexnet, resnet18, efficientnet-lite0 (pretrained), or a mapping with the settings of a network.
     steps
-        Training steps for each task, whatever its number of images: what a task's time is proportional to.
+        Training steps per task, independent of the number of images.
     classes_per_task
         How many classes `fit` learns at a time, in sorted order; by default all at once.
     validation
@@ -107,7 +107,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # --- learning ----------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Forget everything that was learned before, then learn the classes of `y`."""
+        """Learn the classes of `y` from scratch."""
         check_parameters(self)
         rows, labels = self._rows_and_labels(X, y, first=True)
         classes = np.unique(labels)
@@ -119,10 +119,9 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn the classes of `y`, all of them new, as one more task. If that fails, nothing has changed.
+        """Learn the classes of `y`, all of them new, as one more task. On failure the estimator is unchanged.
 
-        `classes`, which scikit-learn's own estimators want to know in advance, is not needed; if it is given, every
-        label must be among them.
+        `classes` is optional, unlike in scikit-learn's own estimators; if given, it must contain every label.
         """
         check_parameters(self)
         first = not self.__sklearn_is_fitted__()
@@ -133,14 +132,14 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         elif self.range_.share_outside(rows) > _TOLERATED_OUTSIDE:
             warnings.warn(
                 f"Of the new values {100 * self.range_.share_outside(rows):.0f}% lie outside {self.range_.low:g} to "
-                f"{self.range_.high:g}, the range of the first data, and are clipped to it. Scale all data alike.",
+                f"{self.range_.high:g}, the range of the first data, and are clipped. Scale all data in the same way.",
                 stacklevel=2,
             )
         self._learn(rows, labels)
         return self
 
     def _begin(self, rows: Array) -> None:
-        """Decide what the first data decide for all that follow."""
+        """Fix what depends on the first data set: value range, image layout, network."""
         self.range_ = Range.of(rows)
         self.tasks_: list[Array] = []
         self.classes_ = np.empty(0)
@@ -157,8 +156,8 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, places = np.unique(labels, return_inverse=True)
         if len(classes) < self.model_.least_classes:
             raise ValueError(
-                f"{self.method} cannot learn one class alone ({classes[0]}): its task would have nothing to tell apart."
-                " Give two classes or more at once, or use a method that can, such as clom."
+                f"{self.method} cannot learn one class alone ({classes[0]}): its task needs at least two."
+                " Pass two or more classes at once, or use a method that can, such as clom."
             )
         everything = Images(self.layout_.images(self.range_.bytes(rows)), torch.from_numpy(places.astype(np.int64)))
         train, held = self._split(everything, len(classes))
@@ -171,7 +170,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.thresholds_ = np.append(self.thresholds_, HeldOutScores.of(own.tolist()).threshold(self.false_rejection))
 
     def _split(self, images: Images, n_classes: int) -> tuple[Images, Images]:
-        """Images to train and images to validate; where all images of a class are held out, they train as well."""
+        """Training and validation images; a class whose images are all held out is also trained on them."""
         randomness = generator(self.model_.seed, "validation", len(self.tasks_))
         drawn = hold_out(images.labels, n_classes, lambda n: max(1, round(self.validation * n)), randomness)
         return divided(images, [(train if len(train) else held, held) for train, held in drawn])
@@ -179,16 +178,16 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _settings(self, n_images: int) -> Settings:
         return settings_for(self.method, self.layout_, n_images, self.steps, self.settings)
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- prediction --------------------------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> Array:
-        """The best class of all that were learned."""
+        """The most likely of all learned classes."""
         scores = self._scores(X)
         best: Array = self.classes_[scores.argmax(1)]
         return best
 
     def decision_function(self, X: Any) -> Array:
-        """Calibrated scores `[n, classes]`; of two classes, as is scikit-learn's custom, how much the second leads."""
+        """Calibrated scores `[n, classes]`; for two classes their difference `[n]`, as in scikit-learn."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
@@ -198,13 +197,10 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities
 
     def belongs(self, X: Any) -> Array:
-        """Whether an image belongs to a learned task at all, at the rate `false_rejection`.
-
-        An image is asked for by the task of its best class: does it score there as that task's own images did?
-        """
+        """Whether an image is in-distribution for the task of its predicted class, at the rate `false_rejection`."""
         images = self._images(X)
         if not self.model_.exact_memory:
-            raise ValueError(f"{self.method} changes old scores with every task, so that no threshold stays valid.")
+            raise ValueError(f"{self.method} changes the scores of earlier tasks, so no threshold stays valid.")
         blocks, belonging = self.model_.blocks_and_belonging(images)
         best = strongest(self.model_.calibration(blocks), len(images)).argmax(1, keepdim=True)
         own = belonging.gather(1, best)[:, 0]
@@ -212,7 +208,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return belongs
 
     def _scores(self, X: Any) -> Array:
-        """`[n, classes]` in float32, which is how exact they are; columns in the order of `classes_`."""
+        """`[n, classes]` in float32; columns in the order of `classes_`."""
         images = self._images(X)
         scores = torch.cat(self.model_.calibration(self.model_.blocks(images)), 1).numpy()
         return scores[:, np.argsort(np.concatenate(self.tasks_), kind="stable")]
@@ -234,7 +230,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return rows, column_or_1d(labels)
 
     def _flat(self, X: Any, first: bool = False) -> Any:
-        """Images as rows; later ones must have the form of the first."""
+        """Images as flat rows; later images must have the shape of the first."""
         form = form_of(X)
         if form is None:
             return X
@@ -242,7 +238,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"Images of shape {form} were given, but this estimator learned {self.layout_.shape}.")
         return np.reshape(X, (len(X), -1))
 
-    # --- manners -----------------------------------------------------------------------------------------------------
+    # --- protocols ---------------------------------------------------------------------------------------------------
 
     def __sklearn_is_fitted__(self) -> bool:
         return len(getattr(self, "tasks_", ())) > 0
@@ -253,7 +249,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """A pickled estimator carries the model file: networks made for answering are left out and made again."""
+        """Pickle the model as the content of a model file, without cached sub-networks."""
         state = dict(super().__getstate__())
         if "model_" in state:
             state["model_"] = _file_content(state["model_"])

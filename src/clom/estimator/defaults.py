@@ -1,4 +1,4 @@
-"""What a method is set to for data that no recipe knows: by the kind of images and how long a task may take.
+"""Default settings for data without a recipe, by image layout and number of training steps.
 
 Tested by tests/estimator/test_classifier.py.
 """
@@ -20,12 +20,12 @@ from clom.settings import Settings, merged, set_dotted
 
 BACKBONES = ("auto", "alexnet", "resnet18", "efficientnet-lite0")
 _COLOUR_SIDE = 32
-"""From this size on colour pictures take the residual network."""
+"""Colour images of at least this size use the residual network."""
 _SHORTEST_SWEEP = 8
 
 
 def net_for(method: str, backbone: str | Mapping[str, Any], layout: Layout) -> NetSettings:
-    """The network of that name in a width for minutes on a CPU, or exactly the one that a mapping describes."""
+    """The named network at a width suited to CPUs, or the one described by a mapping."""
     if isinstance(backbone, Mapping):
         if backbone.get("kind") not in NETS:
             raise ValueError(f"backbone needs a kind, which is one of {', '.join(NETS.names())}.")
@@ -47,9 +47,9 @@ def net_for(method: str, backbone: str | Mapping[str, Any], layout: Layout) -> N
 def settings_for(
     method: str, layout: Layout, n_images: int, steps: int, given: Mapping[str, Any] | None = None
 ) -> Settings:
-    """The method's settings for one task of `n_images`, with as many epochs as make about `steps` steps.
+    """The method's settings for one task of `n_images`, with enough epochs for about `steps` steps.
 
-    What is `given` counts before everything else, the number of epochs included.
+    Settings in `given` take precedence, including the number of epochs.
     """
     kind = method_class(method).settings_type
     learning = kind.model_fields.get("learning")
@@ -64,7 +64,7 @@ def settings_for(
 
 
 def _augmentation(layout: Layout) -> dict[str, Any]:
-    """A vector has no colours, no left and right; few things but photos are their own mirror image."""
+    """No augmentation for vectors; horizontal flips for colour images only, since few other images are symmetric."""
     if not layout.picture:
         return {"flip": False, "colour": False, "crop": False}
     colourful = layout.shape[0] == 3
@@ -72,7 +72,7 @@ def _augmentation(layout: Layout) -> dict[str, Any]:
 
 
 def _length(settings: Settings, n_images: int, steps: int) -> dict[str, Any]:
-    """The settings that make a task take `steps` steps; none for methods that do not train."""
+    """Settings for a training length of `steps` steps; empty for methods without training."""
     group = getattr(settings, "learning", settings)
     plan = getattr(group, "plan", None)
     if not isinstance(plan, Plan):
@@ -80,13 +80,13 @@ def _length(settings: Settings, n_images: int, steps: int) -> dict[str, Any]:
     per_epoch = max(1, round(n_images / plan.batch))
     length: dict[str, Any] = {"plan": {"epochs": max(1, round(steps / per_epoch))}}
     if "sweep" in type(group).model_fields:
-        # Gates are annealed within an epoch; in one of a step or two they would never come to a decision.
+        # Gates are annealed within an epoch; with only one or two steps they would not become binary.
         length["sweep"] = max(per_epoch, min(_SHORTEST_SWEEP, steps))
     return length if group is settings else {"learning": length}
 
 
 def with_settings(method: Method, settings: Settings) -> Method:
-    """The same method with all it has learned, set differently for what it learns next."""
+    """The same trained method with other settings for its next task."""
     if settings == method.settings:
         return method
     other = type(method)(method.net_settings, settings, method.image_shape, method.seed)

@@ -1,4 +1,4 @@
-"""A model as one graph of plain operations: bytes in, calibrated scores out, nothing of this package inside.
+"""A model as one self-contained graph: uint8 images in, calibrated scores out.
 
 Tested by tests/export/test_onnx.py.
 """
@@ -15,8 +15,8 @@ from clom.methods.families.base import Method
 
 
 class Graph(nn.Module):
-    """uint8 images `[n, channels, height, width]` to `scores [n, classes]` and `belonging [n]`: how much an image looks
-    like those of the task of its best class, not calibrated."""
+    """uint8 images `[n, channels, height, width]` to `scores [n, classes]` and `belonging [n]`, the uncalibrated
+    OOD score of the predicted class's task."""
 
     scales: Tensor
     shifts: Tensor
@@ -30,8 +30,8 @@ class Graph(nn.Module):
         self.raw = raw
         self.register_buffer("scales", scales)
         self.register_buffer("shifts", shifts)
-        self.register_buffer("cross_task", cross_task)  # [classes, classes]: what each score adds to each
-        self.register_buffer("task_of", task_of)  # the place of each class's task
+        self.register_buffer("cross_task", cross_task)  # [classes, classes]
+        self.register_buffer("task_of", task_of)  # class -> index of its task
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         raw, belonging = self.raw(to_unit(images))
@@ -43,12 +43,12 @@ class Graph(nn.Module):
 
 @torch.no_grad()
 def make_graph(method: Method, tasks: Sequence[int]) -> Graph:
-    """The graph of one task, or of all side by side in their order; a UserError for methods that have none."""
+    """The graph of the given tasks, concatenated in order. Raises UserError if the method has no graph."""
     affine = method.calibration
     sizes = torch.tensor([method.tasks[task].n_classes for task in tasks])
     scales, shifts = (values[list(tasks)].repeat_interleave(sizes).clone() for values in (affine.scales, affine.shifts))
     task_of = torch.arange(len(tasks)).repeat_interleave(sizes)
     cross_task = None
-    if affine.cross_task is not None and len(tasks) == len(method.tasks):  # for a task alone it changes nothing
+    if affine.cross_task is not None and len(tasks) == len(method.tasks):  # no effect on a single task
         cross_task = affine.cross_task.detach()[task_of].T.contiguous()
     return Graph(method.scoring_graph(tasks), scales.detach(), shifts.detach(), cross_task, task_of).eval()

@@ -1,4 +1,4 @@
-"""A model as one file for other programs: `.onnx` for onnxruntime, `.pt2` for `torch.export.load`."""
+"""Export a model as a single file: `.onnx` for onnxruntime, `.pt2` for `torch.export.load`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from clom.photos.thresholds import thresholds
 
 REJECTION_RATES = (0.01, 0.05, 0.1)
 AGREEMENT = 1e-4
-"""Largest difference to the model's own scores, as a share of the largest score where that is above one."""
+"""Largest tolerated difference from the model's own scores, relative to the largest score if that exceeds one."""
 _ENDINGS = (".onnx", ".pt2")
-_LARGEST_ONNX = 2**31 - 1  # a protobuf message cannot be longer, and weights beside the file would be a second file
+_LARGEST_ONNX = 2**31 - 1  # the limit of protobuf; external weights would need a second file
 
 Answer = tuple[Tensor, Tensor]
 Runner = Callable[[Tensor], Answer]
@@ -35,7 +35,7 @@ Runner = Callable[[Tensor], Answer]
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how well it was found to agree with the model."""
+    """The written file, and its largest difference from the model."""
 
     path: Path
     n_bytes: int
@@ -44,7 +44,7 @@ class Exported:
 
 
 def export_model(path: Path, method: Method, task: str | None = None) -> Exported:
-    """Write all tasks, or one, as one graph. It is compared with the model before anything is written."""
+    """Write all tasks, or one, as a single graph, after comparing its outputs with the model."""
     check_target(path)
     tasks = [*range(len(method.tasks))] if task is None else [method.task_number(task)]
     if not tasks:
@@ -58,9 +58,9 @@ def export_model(path: Path, method: Method, task: str | None = None) -> Exporte
 
 
 def check_target(path: Path) -> None:
-    """Refuse what can never be written, before a model is loaded."""
+    """Raise if `path` cannot be an export target; cheap, so call it before loading a model."""
     if path.suffix not in _ENDINGS:
-        raise UserError(f"{path} should end in {' or '.join(_ENDINGS)}: the ending says which kind of file to write.")
+        raise UserError(f"{path} should end in {' or '.join(_ENDINGS)}: the suffix selects the format.")
     if path.is_dir():
         raise UserError(f"{path} is a folder. Name a file.")
     if path.suffix == ".onnx":
@@ -68,9 +68,9 @@ def check_target(path: Path) -> None:
 
 
 def metadata(method: Method, tasks: Sequence[int]) -> dict[str, str]:
-    """What a reader of the file has to know, as JSON texts. Columns of `scores` are in the order of `classes`.
+    """Metadata of the exported file as JSON strings. Columns of `scores` are in the order of `classes`.
 
-    An image is unknown if its `belonging` is below the threshold of the task of its best class.
+    An image is unknown if its `belonging` is below the threshold of the predicted class's task.
     """
     about = {
         "format": "clom-export 1",
@@ -109,7 +109,7 @@ def _onnx(graph: Graph, example: Tensor, about: dict[str, str]) -> tuple[bytes, 
     assert program is not None
     proto = program.model_proto
     for node in proto.graph.node:
-        del node.metadata_props[:]  # where in whose folders the line was that made it
+        del node.metadata_props[:]  # contains local source paths
     for name, text in about.items():
         proto.metadata_props.add(key=name, value=text)
     if proto.ByteSize() > _LARGEST_ONNX:
@@ -131,7 +131,7 @@ def _torch_export(graph: Graph, example: Tensor, about: dict[str, str]) -> tuple
     with _quiet():
         program = torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("n")},))
         for node in program.graph.nodes:
-            node.meta.pop("stack_trace", None)  # it names the folders of this machine
+            node.meta.pop("stack_trace", None)  # contains local source paths
         buffer = io.BytesIO()
         torch.export.save(program, buffer, extra_files={"clom.json": json.dumps(_decoded(about))})
     run: Runner = torch.export.load(io.BytesIO(buffer.getvalue())).module()
@@ -144,7 +144,7 @@ def _decoded(about: dict[str, str]) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes to its own developers."""
+    """Suppress the exporter's log messages and warnings."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -158,7 +158,7 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-# --- does it agree ---------------------------------------------------------------------------------------------------
+# --- comparison ------------------------------------------------------------------------------------------------------
 
 
 def _samples(method: Method, count: int) -> Tensor:
@@ -168,7 +168,7 @@ def _samples(method: Method, count: int) -> Tensor:
 
 @torch.no_grad()
 def _difference(method: Method, tasks: Sequence[int], run: Runner) -> float:
-    """The largest difference to the model's own scores, for batches of one and of three images."""
+    """The largest difference from the model's own scores, for batches of one and three images."""
     calibrate, largest = method.calibration, 0.0
     for count in (1, 3):
         images = _samples(method, count)
@@ -181,7 +181,7 @@ def _difference(method: Method, tasks: Sequence[int], run: Runner) -> float:
         for mine, theirs in ((expected, scores), (best, belonging)):
             size = max(1.0, float(mine.abs().max()))
             largest = max(largest, float((mine - theirs).abs().max()) / size)
-    if not largest <= AGREEMENT:  # not a number counts as disagreement, too
+    if not largest <= AGREEMENT:  # also rejects NaN
         raise UserError(
             f"The exported graph disagrees with the model by {largest:.1e}, more than {AGREEMENT:.0e}. Nothing was "
             "written. Please report this with the versions that 'clom doctor' shows."

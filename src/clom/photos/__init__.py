@@ -1,1 +1,1 @@
-"""Teaching, asking and pruning a model of photos."""
+"""Photo models: learning, predicting and forgetting tasks."""

@@ -12,18 +12,18 @@ from clom.storage.model_file import load_model, save_model
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What is gone."""
+    """Summary of a removed task."""
 
     task: str
     class_names: tuple[str, ...]
     freed: dict[str, float]
-    """Gate group -> share of its units that no task uses any more."""
+    """Gate group -> fraction of its units that became free."""
     stays: str
-    """What of it cannot be taken back, as a sentence; empty if nothing."""
+    """A sentence on what could not be removed; empty if everything was."""
 
 
 def forget(path: Path, task: str) -> Forgotten:
-    """Remove a task by its name; the others answer as before, to the last bit. The old file survives any failure."""
+    """Remove a task by name; the others stay bit-identical. The file is replaced atomically."""
     with Lock(path):
         method = load_model(path)
         remove_leftovers(path)

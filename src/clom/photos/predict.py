@@ -1,4 +1,4 @@
-"""What a model says about a photo: the likeliest classes, or that it has never seen anything like it."""
+"""Predictions for photos: the most likely classes, or unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clom.ood.rejection import FALSE_REJECTION, check_rate, is_unknown
 
 @dataclass(frozen=True)
 class Guess:
-    """A class that it may be, and how likely that is among the classes that were to choose from."""
+    """A candidate class and its probability among the competing classes."""
 
     class_name: str
     confidence: float
@@ -26,11 +26,11 @@ class Guess:
 
 @dataclass(frozen=True)
 class Answer:
-    """`guesses` are the likeliest classes, best first. If the photo is `unknown`, they are what it resembles most.
+    """`guesses` are the most likely classes, best first, even if the photo is `unknown`.
 
-    `familiarity` is about which share of the photos of the best guess's task look no more like it; the photo is unknown
-    if this is not above the chosen false-rejection rate. None if no photos were held out to tell.
-    `belonging` has each task's own score, high for what is its own.
+    `familiarity` estimates the fraction of photos of the best guess's task with an OOD score no higher than this one;
+    the photo is unknown if that does not exceed the false-rejection rate. None if no photos were held out.
+    `belonging` is the OOD score of each task, high for in-distribution photos.
     """
 
     guesses: tuple[Guess, ...]
@@ -47,7 +47,7 @@ class Answer:
 
 
 class Predictor:
-    """Answers for one model. Making one costs nothing; the first question prepares the sub-networks."""
+    """Predictions of one model. Construction is cheap; the first call builds the sub-networks."""
 
     def __init__(self, method: Method) -> None:
         if not method.tasks:
@@ -60,7 +60,7 @@ class Predictor:
     def __call__(
         self, pixels: Tensor, task: str | None = None, top: int = 3, false_rejection: float = FALSE_REJECTION
     ) -> list[Answer]:
-        """One answer for each image; `task` is given if it is known which task they belong to."""
+        """One answer per image; with `task`, only the classes of that task compete."""
         check_rate(false_rejection)
         numbers = list(range(len(self.method.tasks))) if task is None else [self.method.task_number(task)]
         if pixels.dtype == torch.uint8:
@@ -77,7 +77,7 @@ class Predictor:
         return answers
 
     def _answer(self, likely: list[tuple[str, int, float]], own: dict[int, float], false_rejection: float) -> Answer:
-        """The task of the best guess has the say in whether it is one of its own."""
+        """The task of the best guess decides whether the image is unknown."""
         tasks = self.method.tasks
         _, number, _ = likely[0]
         record = tasks[number].record
@@ -91,6 +91,6 @@ class Predictor:
 
 
 def _logit_scale(method: Method) -> float:
-    """One inverse temperature for all classes, so that it changes no prediction: the geometric mean over tasks."""
+    """Geometric mean of the tasks' inverse temperatures; a single one for all classes changes no prediction."""
     logs = [math.log(task.record.logit_scale) for task in method.tasks if task.record]
     return math.exp(sum(logs) / len(logs)) if logs else 1.0

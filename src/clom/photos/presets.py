@@ -1,4 +1,4 @@
-"""The untrained learner for people's own photos: systems, networks and the settings that suit few pictures."""
+"""Untrained models for photos: methods, backbones and settings for small data sets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from clom.nets import AdapterSettings, NetSettings, ResNet18Settings
 
 METHODS = ("clom", "ncm", "slda")
 
-# Of each network: its settings, and the side of the squares that photos are cut to.
+# Backbone -> its settings and the input resolution.
 NETS: dict[str, tuple[NetSettings, int]] = {
     "efficientnet-lite0": (AdapterSettings(hidden=256), 160),
     "resnet-18": (ResNet18Settings(width=16), 64),
 }
 
-# Settings of a system that differ from its defaults, by network. Those of pretrained features were chosen by five-fold
+# Settings that differ from the defaults, by method and backbone. Those for pretrained features were chosen by five-fold
 # cross-validation within 40 photos of each of seven classes, where most differences are small. A discriminant head is
-# better than logistic regression, most of all at telling tasks apart (CIL 73 against 65); colours better stay;
-# the upright photo should count as much as its three rotations together. Adapters that move features by a tenth do no
-# harm and those that move them by half do, so they learn slowly. The network from scratch is not tuned.
+# better than logistic regression, mainly for CIL (73 against 65); colour augmentation hurts; the unrotated photo should
+# weigh as much as its three rotations together. Adapters that change the features by a tenth do no harm, by half they
+# do, hence the low learning rate. The settings for the network trained from scratch are not tuned.
 RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("clom", "efficientnet-lite0"): {
         "attention": {"sparsity_first": 0.05, "sparsity_rest": 0.05},
@@ -46,7 +46,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def new_method(method: str = "clom", backbone: str = "efficientnet-lite0", seed: int = 0) -> Method:
-    """A system that has learned nothing yet, for square colour photos; their size is in its `image_shape`."""
+    """An untrained method for square colour photos of size `image_shape`."""
     if method not in METHODS:
         raise unknown("method for photos", method, METHODS)
     if backbone not in NETS:

@@ -1,4 +1,4 @@
-"""Teaching a model file new classes: from a folder for the command line, from pictures in memory for the server."""
+"""Add classes to a model file: from a folder (command line) or from images in memory (server)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from clom.storage.fingerprint import fingerprint
 from clom.storage.model_file import load_model, save_model
 
 Source = Path | Callable[[int], Pictures]
-"""A folder with a folder of photos for each class, or what gives the pictures as squares of the asked-for size."""
+"""A folder with one sub-folder of photos per class, or a function from an image size to square images of that size."""
 
 NEARLY_FULL = 0.95
-_SAY_NOTHING = {"train", "training", "images", "photos", "pictures", "data"}
+_GENERIC_NAMES = {"train", "training", "images", "photos", "pictures", "data"}
 
 
 @dataclass(frozen=True)
 class LessonPlan:
-    """What is about to happen."""
+    """Summary of a task before training."""
 
     task: str
     class_names: tuple[str, ...]
@@ -47,7 +47,7 @@ class LessonPlan:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What was learned."""
+    """Summary of a learned task."""
 
     task: str
     class_names: tuple[str, ...]
@@ -55,29 +55,29 @@ class Lesson:
     skipped: tuple[Skipped, ...]
     seconds: float
     accuracy_among_all: float
-    """Of the held-out pictures, with all classes of all tasks to choose from."""
+    """Class-incremental accuracy on the held-out images."""
     n_tasks: int
     n_classes: int
     capacity: dict[str, float]
-    """Gate group -> share of its units that tasks use by now; empty for methods that use none up."""
+    """Gate group -> fraction of its units in use; empty for methods without gates."""
     created: bool
 
     @property
     def full(self) -> list[str]:
-        """Gate groups that have hardly a free unit left."""
+        """Gate groups with almost no free units."""
         return [group for group, used in self.capacity.items() if used > NEARLY_FULL]
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Whom to tell what while a lesson goes on; nobody by default."""
+    """Callbacks during training."""
 
     on_file: Callable[[int, int], None] | None = None
-    """After every file: how many of how many were read."""
+    """After every file: the number read and the total."""
     on_plan: Callable[[LessonPlan], None] | None = None
-    """Once, before learning."""
+    """Once, before training."""
     on_step: OnProgress = ignore
-    """After every step of learning."""
+    """After every training step."""
 
 
 def teach(
@@ -91,11 +91,10 @@ def teach(
     listener: Listener | None = None,
     device: torch.device | None = None,
 ) -> Lesson:
-    """Add the classes of `source` as one task to the model at `path`, which is made if it is not there.
+    """Add the classes of `source` as one task to the model at `path`, which is created if it does not exist.
 
-    The file is replaced in one piece at the end; whatever happens before, the old one stays, and the same call again
-    resumes an interrupted lesson. `method`, `backbone` and `seed` are for a new model; an existing one must not
-    contradict them. One process at a time can teach a model.
+    The file is replaced atomically at the end; the same call resumes an interrupted training. `method`, `backbone` and
+    `seed` configure a new model and must match an existing one. A lock admits one process at a time.
     """
     listener = listener or Listener()
     with Lock(path):
@@ -112,13 +111,13 @@ def teach(
 
 
 def learn_pictures(learner: Method, pictures: Pictures, name: str) -> Lesson:
-    """Teach a method that is in memory, and record what there is to know about the new task."""
+    """Add a task to a method in memory, including its record."""
     check_new(learner, name, pictures.class_names)
     return _learn(learner, pictures, name, Listener())
 
 
 def _pictures(source: Source, learner: Method, name: str, listener: Listener) -> Pictures:
-    """What is to be learned, once it is clear that it is new; of a folder before any file in it is decoded."""
+    """The images to learn. Known tasks and classes are rejected before any file is decoded."""
     size, check = learner.image_shape[-1], partial(check_new, learner, name)
     if isinstance(source, Path):
         return read_folder(source, size, on_classes=check, on_file=listener.on_file)
@@ -159,7 +158,7 @@ def _learn(
 
 @torch.no_grad()
 def examine(learner: Method, task: Task) -> tuple[TaskRecord, float]:
-    """The record of the task that was just learned, and its accuracy with all classes to choose from."""
+    """The record of the task that was just learned, and its class-incremental accuracy."""
     number, held = len(learner.tasks) - 1, task.validation
     raw, belonging = learner.blocks_and_belonging(held.pixels)
     blocks = learner.calibration(raw)
@@ -178,13 +177,13 @@ def examine(learner: Method, task: Task) -> tuple[TaskRecord, float]:
 
 
 def make_learner(method: str | None, backbone: str | None, seed: int | None) -> Method:
-    """A new model; what nobody chose is as `new_method` has it."""
+    """An untrained model, with the defaults of `new_method` for None."""
     chosen: dict[str, str] = {key: value for key, value in (("method", method), ("backbone", backbone)) if value}
     return create.new_method(**chosen, seed=seed or 0)
 
 
 def check_new(learner: Method, name: str, class_names: tuple[str, ...]) -> None:
-    """Refuse what the model knows already, before any time is spent on it."""
+    """Raise if the model already knows the task name or one of the classes."""
     tasks = {task.name for task in learner.tasks}
     if name in tasks:
         raise UserError(
@@ -201,14 +200,14 @@ def check_new(learner: Method, name: str, class_names: tuple[str, ...]) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete half-written files of processes that were killed. Only for who holds the lock."""
+    """Delete temporary files of killed processes. The caller must hold the lock."""
     place = path.resolve()
     for left in place.parent.glob(f".{glob.escape(place.name)}.*.tmp"):
         left.unlink(missing_ok=True)
 
 
 def _open(path: Path, method: str | None, backbone: str | None, seed: int | None) -> Method:
-    """The model at `path`, unless it is another one than was asked for."""
+    """Load the model at `path`; raise if it contradicts the given options."""
     learner = load_model(path)
     advice = "Leave the option out, or choose another file for a new model."
     if method is not None and method != learner.name:
@@ -223,12 +222,12 @@ def _open(path: Path, method: str | None, backbone: str | None, seed: int | None
 
 
 def _default_name(learner: Method, source: Source) -> str:
-    """The folder's name; of `flowers/train` the one above, which says more."""
+    """The folder's name; for generic names such as `flowers/train`, that of its parent."""
     if not isinstance(source, Path):
         return f"task {len(learner.tasks) + 1}"
     place = source.resolve()
     names = [folder.name for folder in (place, place.parent) if folder.name]
-    return next((name for name in names if name.lower() not in _SAY_NOTHING), place.name or "photos")
+    return next((name for name in names if name.lower() not in _GENERIC_NAMES), place.name or "photos")
 
 
 def _counts(images: Images, n_classes: int) -> tuple[int, ...]:

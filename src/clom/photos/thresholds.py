@@ -1,4 +1,4 @@
-"""Below which score an image does not belong to a task, for programs that have nothing but the scores.
+"""Rejection thresholds per task, for programs that only have the scores.
 
 Tested by tests/export/test_onnx.py.
 """
@@ -15,10 +15,9 @@ from clom.ood.rejection import HeldOutScores
 
 @torch.no_grad()
 def thresholds(method: Method, task: int, rates: Sequence[float]) -> dict[float, float]:
-    """False-rejection rate -> the smallest `belonging` with which an image still passes for one of the task's own.
+    """False-rejection rate -> the smallest `belonging` at which an image is accepted as in-distribution.
 
-    Read from the task's record if it has one, otherwise from the held-out images that the model stores; empty if there
-    is neither.
+    Computed from the task's record, or else from the held-out images stored in the model; empty if there is neither.
     """
     record, images = method.tasks[task].record, method.held_out_images(task)
     if record is not None and record.belonging:
