@@ -41,7 +41,7 @@ from clom.nets import ResNet18Settings
 from clom.photos.predict import Answer
 from clom.photos.presets import new_method
 from clom.photos.teach import learn_pictures
-from clom.serve.answers.active_model import load_served
+from clom.serve.answers.active_model import load_active_model
 from clom.serve.client import Client
 from clom.storage.model_file import save_model
 
@@ -105,9 +105,9 @@ class Exam:
     expected: dict[str, list[Answer]] = field(default_factory=dict)
 
     def add_model(self, path: Path) -> None:
-        served = load_served(path, torch.device("cpu"))
-        assert served.predictor is not None
-        self.expected[served.version] = [served.predictor(image[None], top=3)[0] for image in self.pixels]
+        active = load_active_model(path, torch.device("cpu"))
+        assert active.predictor is not None
+        self.expected[active.version] = [active.predictor(image[None], top=3)[0] for image in self.pixels]
 
     def is_right(self, model: str, question: int, told: dict[str, Any]) -> bool:
         if model not in self.expected:

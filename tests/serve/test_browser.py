@@ -19,7 +19,7 @@ from clom.methods.clom import Clom, ClomSettings
 from clom.nets import AdapterSettings
 from clom.photos.teach import learn_pictures
 from clom.serve.client import Client
-from clom.serve.lessons.stored_images import Assignment, Kept
+from clom.serve.lessons.stored_lesson import Assignment, StoredLesson
 from clom.serve.security import Access
 from clom.storage.model_file import save_model
 from serve.running import pictures, serving, wait_until, warm_model
@@ -221,7 +221,7 @@ def test_after_a_restart_it_offers_to_go_on(browser: Browser, tmp_path: Path) ->
     path = warm_model(tmp_path / "model.safetensors")
     left = pictures("blue", "yellow")
     lesson = Assignment("abc", "pets", ("cat", "dog"), (10, 10), ())
-    Kept(path).write(lesson, left.images.pixels, left.images.labels.tolist())
+    StoredLesson(path).write(lesson, left.images.pixels, left.images.labels.tolist())
     with serving(path, access=Access(token="let me in")) as (client, _):
         page = browser.new_page()
         page.goto(client.url)
@@ -232,4 +232,4 @@ def test_after_a_restart_it_offers_to_go_on(browser: Browser, tmp_path: Path) ->
         page.click("button:has-text('Go on')")
         expect(page.locator("#job-done")).to_have_text("Learned: cat, dog", timeout=60_000)
         page.close()
-    assert not Kept(path).folder.exists()
+    assert not StoredLesson(path).folder.exists()

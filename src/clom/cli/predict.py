@@ -18,7 +18,7 @@ from rich.console import Console
 
 from clom.cli.learn import say, show_skipped
 from clom.cli.options import Device
-from clom.errors import DataError, UserError, unknown
+from clom.errors import DataError, UserError
 from clom.ood.rejection import FALSE_REJECTION
 
 if TYPE_CHECKING:
@@ -71,7 +71,6 @@ def predict_command(
     images = images if url is None else (str(model), *images)
     if not images:
         raise UserError("Which photos? Name some after the model: clom predict MODEL PHOTO ...")
-    source.check(task)
     files, skipped = find_files(images)
     console, notes = Console(), Console(stderr=True)
     answered: Answered = []
@@ -105,10 +104,6 @@ class _Model:
         self.predictor = Predictor(method)
         self.classes = {name for task in self.predictor.method.tasks for name in task.class_names}
 
-    def check(self, task: str | None) -> None:
-        if task is not None:
-            self.predictor.method.task_number(task)
-
     def answers(self, files: Sequence[Path], skipped: list[Skipped], *question: Any) -> Iterator[Answered]:
         return _answers(self.predictor, files, skipped, *question)
 
@@ -120,12 +115,7 @@ class _Server:
         from clom.serve.client import Client
 
         self.client = Client(url)
-        self.tasks = {task["name"]: task["classes"] for task in self.client.model()["tasks"]}
-        self.classes = {name for classes in self.tasks.values() for name in classes}
-
-    def check(self, task: str | None) -> None:
-        if task is not None and task not in self.tasks:
-            raise unknown("task", task, self.tasks)
+        self.classes = {name for task in self.client.model()["tasks"] for name in task["classes"]}
 
     def answers(self, files: Sequence[Path], skipped: list[Skipped], *question: Any) -> Iterator[Answered]:
         from clom.serve.remote_model import remote_answers

@@ -27,7 +27,7 @@ from clom.serve.answers.engine import NothingLearned
 from clom.serve.images.decoder_pool import Unreadable
 from clom.serve.images.uploads import decode_all, pictures_to_ask
 from clom.serve.lesson_requests import begin_lesson
-from clom.serve.lessons.queue import Busy, NoSuchJob
+from clom.serve.lessons.runner import Busy, NoSuchJob
 from clom.serve.metrics import Counting
 from clom.serve.security import Guard
 from clom.serve.service import Service
@@ -91,18 +91,18 @@ def _add_errors(app: FastAPI) -> None:
 def _add_answers(app: FastAPI, service: Service) -> None:
     @app.get("/health", response_model=schemas.Health, summary="Whether it answers")
     async def health() -> dict[str, Any]:
-        served = service.engine.served
-        tasks = len(served.task_names)
-        return {"status": "ok", "model": served.version, "tasks": tasks, "teaching": service.jobs.teaching}
+        active = service.engine.active
+        tasks = len(active.task_names)
+        return {"status": "ok", "model": active.version, "tasks": tasks, "teaching": service.lessons.teaching}
 
     @app.get("/metrics", response_class=PlainTextResponse, summary="Counts and times, for Prometheus")
     async def metrics() -> str:
-        served, job = service.engine.served, service.jobs.current
+        active, job = service.engine.active, service.lessons.current
         return service.metrics.text(
             {
-                "clom_tasks": ("Tasks learned.", len(served.task_names)),
-                "clom_classes": ("Classes learned.", len(served.task_of_class)),
-                "clom_teaching": ("1 while a lesson goes on.", service.jobs.teaching),
+                "clom_tasks": ("Tasks learned.", len(active.task_names)),
+                "clom_classes": ("Classes learned.", len(active.task_of_class)),
+                "clom_teaching": ("1 while a lesson goes on.", service.lessons.teaching),
                 "clom_lesson_progress": ("How far the latest lesson is.", job.share if job else 0.0),
             }
         )
@@ -126,7 +126,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
     ) -> Response:
         started = time.perf_counter()
         uploads = await pictures_to_ask(request, service.limits)
-        found = await decode_all(uploads, service.decoders, service.engine.served.size, service.limits)
+        found = await decode_all(uploads, service.decoders, service.engine.active.size, service.limits)
         await request.close()  # what came in temporary files is gone now
         squares = [square for square in found if not isinstance(square, Unreadable)]
         if not squares:
@@ -144,12 +144,12 @@ def _add_answers(app: FastAPI, service: Service) -> None:
                 service.metrics.answers["unknown" if answer.unknown else "known"] += 1
                 shown.append({"file": upload.name, **answer.to_json()})
         service.metrics.seconds.observe(time.perf_counter() - started)
-        asked = {"task": task, "false_rejection": false_rejection}
-        return JSONResponse({"model": replies.version, **asked, "answers": shown})
+        question = {"task": task, "false_rejection": false_rejection}
+        return JSONResponse({"model": replies.version, **question, "answers": shown})
 
 
 def _add_lessons(app: FastAPI, service: Service) -> None:
-    jobs = service.jobs
+    lessons = service.lessons
 
     def may_teach(request: Request, _: Annotated[Any, Depends(_bearer)]) -> None:
         """Refuse early: nothing of the body has been read."""
@@ -175,11 +175,11 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
 
     @app.get("/jobs", response_model=schemas.JobList, summary="Lessons, the latest first")
     async def all_jobs() -> dict[str, Any]:
-        return {"jobs": [job.to_json() for job in reversed(jobs.all)]}
+        return {"jobs": [job.to_json() for job in reversed(lessons.all)]}
 
     @app.get("/jobs/{number}", response_model=schemas.JobOut, summary="How far a lesson is")
     async def one_job(number: str) -> dict[str, Any]:
-        return jobs.get(number).to_json()
+        return lessons.get(number).to_json()
 
     @app.get(
         "/jobs/{number}/events",
@@ -188,10 +188,10 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
         responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events with a job each."}},
     )
     async def events(number: str) -> Response:
-        job = jobs.get(number)
+        job = lessons.get(number)
 
         async def lines() -> AsyncIterator[str]:
-            async for state in jobs.changes(job):
+            async for state in lessons.changes(job):
                 yield ": still there\n\n" if state is None else f"event: job\ndata: {json.dumps(state)}\n\n"
 
         return StreamingResponse(lines(), media_type="text/event-stream")
@@ -204,8 +204,8 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
         summary="Go on with a lesson that was interrupted",
     )
     async def resume(number: str) -> dict[str, Any]:
-        job = jobs.get(number)
-        await jobs.resume(job)
+        job = lessons.get(number)
+        await lessons.resume(job)
         return job.to_json()
 
     @app.delete(
@@ -215,6 +215,6 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
         summary="Give a lesson up; the model stays as it was",
     )
     async def cancel(number: str) -> dict[str, Any]:
-        job = jobs.get(number)
-        await jobs.cancel(job)
+        job = lessons.get(number)
+        await lessons.cancel(job)
         return job.to_json()

@@ -18,10 +18,10 @@ import torch
 from clom.errors import UserError
 from clom.serve.answers.engine import Engine
 from clom.serve.images.decoder_pool import Decoders
-from clom.serve.lessons.queue import Jobs
+from clom.serve.lessons.runner import LessonRunner
 from clom.serve.metrics import Metrics
 from clom.serve.security import Access, Limits
-from clom.serve.subprocesses import Background
+from clom.serve.worker_process import WorkerProcess
 
 log = logging.getLogger("clom.serve")
 
@@ -47,7 +47,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.engine = Engine(self.path, self.window, self.most, self.metrics.batches.observe, self.threads, self.device)
-        self.jobs = Jobs(self.engine, self.niceness)
+        self.lessons = LessonRunner(self.engine, self.niceness)
         self.decoders = Decoders()
         self._inspecting = asyncio.Lock()
         self._inspected: tuple[str, dict[str, Any]] = ("", {})
@@ -60,7 +60,7 @@ class Service:
             yield
         finally:
             watching.cancel()
-            await self.jobs.stop()
+            await self.lessons.stop()
             await self.engine.stop()
             await self.decoders.stop()
 
@@ -77,7 +77,7 @@ class Service:
             "most_bytes_at_once": self.limits.ask_bytes,
             "report": self.report is not None,
         }
-        return self.engine.served.about | {"server": server}
+        return self.engine.active.about | {"server": server}
 
     @property
     def report(self) -> Path | None:
@@ -88,9 +88,9 @@ class Service:
     async def inspection(self) -> dict[str, Any]:
         """What takes a process and some time to find out; once for every state of the model."""
         async with self._inspecting:
-            version = self.engine.served.version
+            version = self.engine.active.version
             if self._inspected[0] != version:
-                worker, found = Background("inspect", self.path, 1, self.niceness), dict[str, Any]()
+                worker, found = WorkerProcess("inspect", self.path, 1, self.niceness), dict[str, Any]()
                 async for event in worker.events():
                     found = event
                 if found.get("event") != "done":
@@ -102,7 +102,7 @@ class Service:
         """Notice when the command line teaches the same model."""
         while True:
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-            if not self.jobs.teaching:
+            if not self.lessons.teaching:
                 try:
                     await self.engine.refresh()
                 except (UserError, OSError) as problem:

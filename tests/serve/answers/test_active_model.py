@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clom.errors import UserError
-from clom.serve.answers.active_model import RATES, load_served, rejection, units
+from clom.serve.answers.active_model import RATES, load_active_model, rejection, units
 from clom.storage.model_file import load_model, save_model
 from serve.running import nearest_mean, slow_learner, warm_model
 
@@ -17,22 +17,22 @@ CPU = torch.device("cpu")
 
 def test_everything_about_the_file(tmp_path: Path) -> None:
     path = warm_model(tmp_path / "m.safetensors")
-    served = load_served(path, CPU)
-    assert served.predictor is not None
-    assert (served.size, served.task_names) == (32, ["warm"])
-    assert served.task_of_class == {"red": "warm", "green": "warm"}
-    assert served.about["file"] == "m.safetensors"
-    assert served.about["bytes"] == path.stat().st_size
-    assert served.version == load_served(path, CPU).version
+    active = load_active_model(path, CPU)
+    assert active.predictor is not None
+    assert (active.size, active.task_names) == (32, ["warm"])
+    assert active.task_of_class == {"red": "warm", "green": "warm"}
+    assert active.about["file"] == "m.safetensors"
+    assert active.about["bytes"] == path.stat().st_size
+    assert active.version == load_active_model(path, CPU).version
     save_model(path, nearest_mean())
-    empty = load_served(path, CPU)
+    empty = load_active_model(path, CPU)
     assert empty.predictor is None
-    assert empty.version != served.version
+    assert empty.version != active.version
 
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Cannot read"):
-        load_served(tmp_path / "missing", CPU)
+        load_active_model(tmp_path / "missing", CPU)
 
 
 def test_a_higher_rate_never_costs_less(tmp_path: Path) -> None:

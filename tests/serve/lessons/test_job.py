@@ -9,7 +9,7 @@ import pytest
 
 from clom.serve.images.decoder_pool import Unreadable
 from clom.serve.lessons.job import Job
-from clom.serve.lessons.stored_images import Assignment
+from clom.serve.lessons.stored_lesson import Assignment
 
 ASSIGNMENT = Assignment("7", "fruit", ("apple", "pear"), (5, 6), (Unreadable("cat.txt", "no image"),))
 

@@ -11,7 +11,7 @@ import pytest
 
 from clom.photos.teach import teach
 from clom.serve.client import Client, Refused
-from clom.serve.lessons.stored_images import Kept
+from clom.serve.lessons.stored_lesson import StoredLesson
 from clom.storage.checkpoints import lesson_folder
 from clom.storage.model_file import load_model, save_model
 from clom.storage.verify import verify
@@ -48,7 +48,7 @@ def test_teaches_and_proves_that_the_old_task_is_the_same(tmp_path: Path) -> Non
         assert client.predict(classes["blue"][:1])["answers"][0]["guesses"][0]["class_name"] == "blue"
         red = write_pictures(tmp_path, "red", 1, seed=9)
         assert client.predict(red, task="warm")["answers"][0]["guesses"][0]["class_name"] == "red"
-        assert not Kept(path).folder.exists(), "pictures are gone once they were learned"
+        assert not StoredLesson(path).folder.exists(), "pictures are gone once they were learned"
         about = client.model()
         assert about["tasks"][0]["fingerprint"] == states[-1]["checks"][0]["fingerprint"]
         with pytest.raises(Refused, match="knows these classes already: 'blue'"):
@@ -64,24 +64,24 @@ def test_cancelling_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     with serving(path) as (client, service):
         job = client.teach(lesson(tmp_path, "blue", "yellow"))
         assert job["task"] == "task 1"
-        kept = Kept(path)
-        assert kept.folder.stat().st_mode & 0o777 == 0o700
+        stored = StoredLesson(path)
+        assert stored.folder.stat().st_mode & 0o777 == 0o700
         wait_until(lambda: client.job(job["id"])["progress"] > 0)
         wait_until(lambda: (client.job(job["id"])["seconds_left"] or 0) > 0)
-        worker = service.jobs._worker
+        worker = service.lessons._worker
         assert worker is not None
         assert worker._process is not None
         lesson_folder(path).mkdir(exist_ok=True)  # as after its first checkpoint
         assert client.cancel(job["id"])["state"] == "cancelled"
         assert worker._process.returncode is not None, "it learns on"
         assert path.read_bytes() == before
-        assert not kept.folder.exists()
+        assert not stored.folder.exists()
         assert not lesson_folder(path).exists(), "features of the pictures stay"
         with pytest.raises(Refused, match="Only a lesson that ended early"):
             client.resume(job["id"])
         assert state_of(client, client.teach(lesson(tmp_path, "blue", "yellow"))["id"]) == "preparing"
     # The end of the server in the middle of a lesson: pictures stay for the next start.
-    assert Kept(path).read() is not None
+    assert StoredLesson(path).read() is not None
     assert path.read_bytes() == before
 
 
@@ -123,17 +123,17 @@ def tmp_path_of(folder: Path, *names: str) -> Path:
 def test_a_finished_lesson_that_was_not_tidied_up_is_not_done_twice(tmp_path: Path) -> None:
     path = warm_model(tmp_path / "model.safetensors")
     method = nearest_mean()
-    from clom.serve.lessons.stored_images import Assignment
+    from clom.serve.lessons.stored_lesson import Assignment
     from serve.running import pictures
 
     found = pictures("red", "green")
-    Kept(path).write(
+    StoredLesson(path).write(
         Assignment("abc", "warm", ("red", "green"), (10, 10), ()), found.images.pixels, found.images.labels.tolist()
     )
     with serving(path) as (client, _):
         with pytest.raises(Refused, match="no lesson"):
             client.job("abc")
-        assert not Kept(path).folder.exists()
+        assert not StoredLesson(path).folder.exists()
     assert method.tasks == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from clom.errors import UserError
 from clom.serve.lessons import worker
-from clom.serve.lessons.stored_images import Assignment, Kept
+from clom.serve.lessons.stored_lesson import Assignment, StoredLesson
 from clom.storage.model_file import load_model
 from serve.running import pictures, warm_model
 
@@ -29,7 +29,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_learning_is_told_step_by_step(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lesson = pictures("blue", "yellow")
     assignment = Assignment("1", "cold", ("blue", "yellow"), (10, 10), ())
-    Kept(model).write(assignment, lesson.images.pixels, lesson.images.labels.tolist())
+    StoredLesson(model).write(assignment, lesson.images.pixels, lesson.images.labels.tolist())
     worker.learn(model)
     events = told(capsys)
     assert [event["event"] for event in events if event["event"] != "step"] == ["plan", "saved", "done"]

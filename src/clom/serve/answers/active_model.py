@@ -20,7 +20,7 @@ RATES = tuple(percent / 100 for percent in range(51))
 
 
 @dataclass(frozen=True)
-class Served:
+class ActiveModel:
     """One state of the model file; never changed, only replaced by the next one."""
 
     method: Method
@@ -43,7 +43,7 @@ class Served:
         return {name: task.name for task in self.method.tasks for name in task.class_names}
 
 
-def load_served(path: Path, device: torch.device) -> Served:
+def load_active_model(path: Path, device: torch.device) -> ActiveModel:
     """Read the file and ask it something, so that nobody has to wait for the sub-networks to be cut."""
     try:
         content = path.read_bytes()
@@ -63,7 +63,7 @@ def load_served(path: Path, device: torch.device) -> Served:
         "units": units(method),
         "rejection": rejection(method),
     }
-    return Served(method, predictor, version, about)
+    return ActiveModel(method, predictor, version, about)
 
 
 def rejection(method: Method) -> dict[str, Any]:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from clom import machine
-from clom.errors import UserError, unknown
+from clom.errors import UserError
 from clom.ood.rejection import check_rate, is_unknown
 from clom.photos.predict import Answer
-from clom.serve.answers.active_model import Served, load_served
+from clom.serve.answers.active_model import ActiveModel, load_active_model
 
 
 class NothingLearned(UserError):
@@ -45,7 +45,7 @@ class _Question:
 
 @dataclass(eq=False)
 class Engine:
-    """One thread computes; `served` is what it computes with, replaced between two batches and never changed."""
+    """One thread computes; `active` is what it computes with, replaced between two batches and never changed."""
 
     path: Path
     window: float = 0.003
@@ -58,7 +58,7 @@ class Engine:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
-        self.served = load_served(self.path, self.device)
+        self.active = load_active_model(self.path, self.device)
         self._state = _state_of(self.path)
         self._queue: asyncio.Queue[_Question] = asyncio.Queue()
         self._worker = ThreadPoolExecutor(1, "answers")
@@ -88,18 +88,18 @@ class Engine:
             state = _state_of(self.path)
             if state == self._state or state is None:
                 return False
-            load = partial(load_served, self.path, self.device)
-            self.served = await asyncio.get_running_loop().run_in_executor(self._loader, load)
+            load = partial(load_active_model, self.path, self.device)
+            self.active = await asyncio.get_running_loop().run_in_executor(self._loader, load)
             self._state = state
             return True
 
     async def ask(self, pixels: Tensor, task: str | None, top: int, false_rejection: float) -> Replies:
         """What is on these pictures, `[n, 3, side, side]` bytes."""
         check_rate(false_rejection)
-        if self.served.predictor is None:
+        if self.active.predictor is None:
             raise NothingLearned("This model has learned nothing yet. Teach it two classes or more first.")
-        if task is not None and task not in self.served.task_names:
-            raise unknown("task", task, self.served.task_names)
+        if task is not None:
+            self.active.method.task_number(task)  # refuses a name that is unknown
         reply: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
         await self._queue.put(_Question(pixels, task, top, false_rejection, reply))
         return await reply
@@ -110,7 +110,7 @@ class Engine:
             questions = await self._gather()
             self.on_batch(sum(len(question.pixels) for question in questions))
             try:
-                replies = await loop.run_in_executor(self._worker, answer_all, self.served, questions)
+                replies = await loop.run_in_executor(self._worker, answer_all, self.active, questions)
             except Exception as problem:  # whatever it is, it must not end the loop
                 replies = [problem] * len(questions)
             for question, reply in zip(questions, replies, strict=True):
@@ -133,29 +133,29 @@ class Engine:
         return questions
 
 
-def answer_all(served: Served, questions: Sequence[_Question]) -> list[Replies | Exception]:
+def answer_all(active: ActiveModel, questions: Sequence[_Question]) -> list[Replies | Exception]:
     """One pass for all questions about a task; each gets as many guesses, and is judged as strictly, as it asked."""
     replies: dict[_Question, Replies | Exception] = {}
     for task in dict.fromkeys(question.task for question in questions):
         group = [question for question in questions if question.task == task]
         try:
-            replies |= _answer_group(served, group, task)
+            replies |= _answer_group(active, group, task)
         except Exception as problem:
             replies |= dict.fromkeys(group, problem)
     return [replies[question] for question in questions]
 
 
-def _answer_group(served: Served, group: Sequence[_Question], task: str | None) -> dict[_Question, Replies]:
-    assert served.predictor is not None
+def _answer_group(active: ActiveModel, group: Sequence[_Question], task: str | None) -> dict[_Question, Replies]:
+    assert active.predictor is not None
     top = max(question.top for question in group)
-    answers = iter(served.predictor(torch.cat([question.pixels for question in group]), task, top, 0.0))
+    answers = iter(active.predictor(torch.cat([question.pixels for question in group]), task, top, 0.0))
     return {
-        question: Replies([_as_asked(next(answers), question) for _ in question.pixels], served.version)
+        question: Replies([_for_question(next(answers), question) for _ in question.pixels], active.version)
         for question in group
     }
 
 
-def _as_asked(answer: Answer, question: _Question) -> Answer:
+def _for_question(answer: Answer, question: _Question) -> Answer:
     rejected = is_unknown(answer.familiarity, question.false_rejection)
     return replace(answer, guesses=answer.guesses[: question.top], unknown=rejected)
 

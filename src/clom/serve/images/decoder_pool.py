@@ -74,8 +74,8 @@ class Decoders:
 
 def child_environment() -> Mapping[str, str]:
     """What a process of ours inherits: no secret, and one thread unless it decides otherwise."""
-    kept = {name: value for name, value in os.environ.items() if name != "CLOM_TOKEN"}
-    return kept | {"OPENBLAS_NUM_THREADS": "1"}
+    inherited = {name: value for name, value in os.environ.items() if name != "CLOM_TOKEN"}
+    return inherited | {"OPENBLAS_NUM_THREADS": "1"}
 
 
 async def _ask(process: Process, content: bytes, size: int) -> tuple[int, bytes]:

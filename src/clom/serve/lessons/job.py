@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from clom.serve.lessons.stored_images import Assignment
+from clom.serve.lessons.stored_lesson import Assignment
 
 State = Literal["preparing", "learning", "checking", "done", "failed", "cancelled", "interrupted"]
 RUNNING = ("preparing", "learning", "checking")

@@ -38,10 +38,10 @@ def main() -> None:
 
 
 def learn(model: Path) -> None:
-    """Teach the model what is kept beside it, then prove that the old tasks are as they were."""
+    """Teach the model what is stored beside it, then prove that the old tasks are as they were."""
     from clom.learning.progress import Progress
     from clom.photos.teach import LessonPlan, Listener, teach
-    from clom.serve.lessons.stored_images import Kept
+    from clom.serve.lessons.stored_lesson import StoredLesson
     from clom.storage.verify import verify
 
     last = 0.0
@@ -56,14 +56,14 @@ def learn(model: Path) -> None:
         last = time.monotonic()
         tell("step", phase=step.phase, share=step.share, epoch=step.epoch, epochs=step.epochs)
 
-    kept = Kept(model)
-    assignment = kept.read()
+    stored = StoredLesson(model)
+    assignment = stored.read()
     if assignment is None:
         raise UserError("The pictures of this lesson are gone.")
     listener = Listener(on_plan=on_plan, on_step=on_step)
-    lesson = teach(model, lambda _: kept.pictures(), assignment.name, listener=listener)
+    lesson = teach(model, lambda _: stored.pictures(), assignment.name, listener=listener)
     tell("saved")
-    checks = [asdict(check) for check in verify(model, kept.before)] if kept.before.exists() else []
+    checks = [asdict(check) for check in verify(model, stored.before)] if stored.before.exists() else []
     record = lesson.record.model_dump(mode="json", exclude={"belonging"})
     tell(
         "done",

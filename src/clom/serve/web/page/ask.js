@@ -81,10 +81,10 @@ function newEntry(file) {
   return { file, url, frame, card: make("li", { class: "card" }), answer: null, problem: "" };
 }
 
-async function ask(asked) {
+async function ask(questions) {
   const task = byId("ask-task").value;
-  for (let start = 0; start < asked.length; start += AT_ONCE) {
-    const part = asked.slice(start, start + AT_ONCE);
+  for (let start = 0; start < questions.length; start += AT_ONCE) {
+    const part = questions.slice(start, start + AT_ONCE);
     for (const entry of part) entry.card.classList.add("waiting");
     try {
       const { answers, model } = await api.predict(part.map((entry) => entry.file), { task });
@@ -96,8 +96,8 @@ async function ask(asked) {
     part.forEach(draw);
   }
   showCount();
-  const last = asked.length === 1 ? asked[0] : null;
-  byId("ask-said").textContent = last ? `${last.file.name}: ${verdict(last)}` : `${count(asked.length, "picture")} answered.`;
+  const last = questions.length === 1 ? questions[0] : null;
+  byId("ask-said").textContent = last ? `${last.file.name}: ${verdict(last)}` : `${count(questions.length, "picture")} answered.`;
 }
 
 const isUnknown = (answer) => answer.familiarity !== null && answer.familiarity <= rate();

@@ -20,8 +20,8 @@ from clom.photos.teach import remove_leftovers
 from clom.serve.answers.engine import Engine
 from clom.serve.images.decoder_pool import Unreadable
 from clom.serve.lessons.job import WAITING, Job
-from clom.serve.lessons.stored_images import Assignment, Kept
-from clom.serve.subprocesses import Background
+from clom.serve.lessons.stored_lesson import Assignment, StoredLesson
+from clom.serve.worker_process import WorkerProcess
 from clom.storage.checkpoints import lesson_folder
 
 _REMEMBERED = 20
@@ -36,18 +36,18 @@ class NoSuchJob(UserError):
     """Nothing is known under this number."""
 
 
-class Jobs:
+class LessonRunner:
     """The lessons of one model."""
 
     def __init__(self, engine: Engine, niceness: int = 10) -> None:
-        self.engine, self.kept, self.niceness = engine, Kept(engine.path), niceness
+        self.engine, self.stored, self.niceness = engine, StoredLesson(engine.path), niceness
         self._jobs: dict[str, Job] = {}
         self._running: asyncio.Task[None] | None = None
-        self._worker: Background | None = None
+        self._worker: WorkerProcess | None = None
         self._changed = asyncio.Condition()
-        left = self.kept.read()
-        if left is not None and left.name in engine.served.task_names:
-            self.kept.remove()  # the end came between the last two steps: learned, but not yet tidied up
+        left = self.stored.read()
+        if left is not None and left.name in engine.active.task_names:
+            self.stored.remove()  # the end came between the last two steps: learned, but not yet tidied up
         elif left is not None:
             self._jobs[left.id] = Job(left, state="interrupted")
 
@@ -94,12 +94,12 @@ class Jobs:
         for old in list(self._jobs)[:-_REMEMBERED]:
             del self._jobs[old]
         try:
-            await asyncio.to_thread(self.kept.write, assignment, pixels, labels)
+            await asyncio.to_thread(self.stored.write, assignment, pixels, labels)
         except OSError as problem:
             del self._jobs[assignment.id]
             raise UserError(f"The pictures cannot be kept beside the model: {problem.strerror or problem}.") from None
         if job.over:  # cancelled meanwhile
-            self.kept.remove()
+            self.stored.remove()
         else:
             self._running = asyncio.create_task(self._run(job))
         return job
@@ -167,7 +167,7 @@ class Jobs:
 
     async def _learn(self, job: Job) -> None:
         teaching, _ = self._share_cores()
-        self._worker = Background("learn", self.engine.path, teaching, self.niceness)
+        self._worker = WorkerProcess("learn", self.engine.path, teaching, self.niceness)
         async for event in self._worker.events():
             job.note(event)
             await self._tell(job)
@@ -182,11 +182,11 @@ class Jobs:
     async def _learned(self, job: Job) -> bool:
         """Whether the model file knows the task by now; from here on the answers do, too."""
         await self.engine.refresh()
-        return job.assignment.name in self.engine.served.task_names
+        return job.assignment.name in self.engine.active.task_names
 
     def _tidy(self) -> None:
         """Nothing of a lesson's pictures stays once it is over or given up."""
-        self.kept.remove()
+        self.stored.remove()
         try:
             with Lock(self.engine.path):
                 remove_leftovers(self.engine.path)

@@ -20,7 +20,7 @@ _LONGEST_LINE = 1 << 24
 _SECONDS_TO_END = 5.0
 
 
-class Background:
+class WorkerProcess:
     """One run of `clom.serve.lessons.worker`."""
 
     def __init__(self, purpose: Literal["learn", "inspect"], model: Path, threads: int, niceness: int) -> None:

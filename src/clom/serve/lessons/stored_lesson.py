@@ -5,7 +5,6 @@ They are squares of bytes by then; nothing in the folder is decoded or run. A fo
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -13,15 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from clom.data.folders import Pictures
 from clom.data.images import Images
-from clom.errors import UserError
-from clom.files import write_atomically
+from clom.errors import DataError, UserError
+from clom.files import read_json, write_atomically, write_json
 from clom.serve.images.decoder_pool import Unreadable
-from clom.storage.tensors import read_tensors
+from clom.storage.tensors import read_tensors, to_bytes
 
 _ABOUT, _PICTURES, _BEFORE = "lesson.json", "pictures.safetensors", "before.safetensors"
 
@@ -38,7 +36,7 @@ class Assignment:
     unreadable: tuple[Unreadable, ...]
 
 
-class Kept:
+class StoredLesson:
     """The folder of the one lesson that a model can have at a time."""
 
     def __init__(self, model: Path) -> None:
@@ -56,8 +54,8 @@ class Kept:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
         tensors = {"pixels": pixels, "labels": torch.tensor(labels, dtype=torch.int64)}
-        write_atomically(new / _PICTURES, to_bytes(tensors))
-        write_atomically(new / _ABOUT, json.dumps(asdict(assignment)).encode())
+        write_atomically(new / _PICTURES, to_bytes(tensors, {}))
+        write_json(new / _ABOUT, asdict(assignment))
         _link(self.model, new / _BEFORE)
         self.remove()
         new.rename(self.folder)
@@ -65,11 +63,11 @@ class Kept:
     def read(self) -> Assignment | None:
         """What an earlier process left unfinished; None if nothing, or nothing that can be used."""
         try:
-            about = json.loads((self.folder / _ABOUT).read_bytes())
+            about = read_json(self.folder / _ABOUT)
             unreadable = tuple(Unreadable(**file) for file in about.pop("unreadable"))
             names, counts = tuple(about.pop("class_names")), tuple(about.pop("counts"))
             return Assignment(class_names=names, counts=counts, unreadable=unreadable, **about)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (DataError, KeyError, TypeError):
             return None
 
     def pictures(self) -> Pictures:
