@@ -74,6 +74,7 @@ def place(files: dict[str, bytes], folder: Path) -> None:
 def test_names_and_digits() -> None:
     listed = "digits mnist fashion-mnist kmnist notmnist cifar10 cifar100 tiny-imagenet svhn"
     assert catalog.names() == listed.split()
+    assert all(catalog.SETS.description(name) for name in catalog.names())
     assert catalog.available("digits")
     assert catalog.load("digits", download=False).class_names == tuple("0123456789")
 
@@ -201,6 +202,7 @@ def test_registered_function_is_a_data_set_like_any_other(tmp_path: Path, monkey
 
     @register_dataset("birds")
     def birds(folder: Path | None) -> DataSet:
+        """Two birds."""
         asked.append(folder)
         return two_birds()
 
@@ -212,6 +214,7 @@ def test_registered_function_is_a_data_set_like_any_other(tmp_path: Path, monkey
     catalog.load("birds")
     assert asked == [None, tmp_path, tmp_path / "env"]
     assert birds(None).class_names == ("robin", "wren"), "the decorator returns the function"
+    assert catalog.SETS.description("birds") == "Two birds."
     with pytest.raises(UserError, match=r"no data set 'bird'\. Did you mean 'birds'"):
         catalog.load("bird")
 
