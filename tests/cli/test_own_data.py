@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,8 +47,8 @@ def no_picture(made: RunResult) -> list[Path]:
     return [made.folder / "figure.svg", made.folder / "figure.png"]
 
 
-def in_this_process(cell: Cell, data: Path | None = None, threads: int | None = None) -> bool:
-    clom(*cell.command(data, threads)[3:])
+def in_this_process(cell: Cell, *how: Any) -> bool:
+    clom(*cell.command(*how)[3:])
     return is_finished(cell.folder)
 
 
