@@ -49,7 +49,7 @@ def test_other_experiments_do_not_change_built_in_ones() -> None:
 
 def test_recipes_in_the_file_come_on_top(tmp_path: Path) -> None:
     plain = resolve(experiment(tmp_path), "hat")
-    recipe = {"hat": {"memory_per_class": 3, "learning": {"plan": {"epochs": 7}}}, "clom": {"all": {"mirror": True}}}
+    recipe = {"hat": {"memory_per_class": 3, "learning": {"plan": {"epochs": 7}}}, "clom": {"all": {"flip_tta": True}}}
     path = experiment(tmp_path, recipe=recipe)
     changed = resolve(path, "hat")
     assert changed.overrides == {}, "it is the experiment's own recipe"
@@ -58,8 +58,8 @@ def test_recipes_in_the_file_come_on_top(tmp_path: Path) -> None:
         "memory_per_class": 3,
         "learning.plan.epochs": 7,
     }
-    assert resolve(path, "clom").settings["mirror"]
-    assert resolve(path, "clom-no-ood").settings["mirror"], "a variant has its method's recipe"
+    assert resolve(path, "clom").settings["flip_tta"]
+    assert resolve(path, "clom-no-ood").settings["flip_tta"], "a variant has its method's recipe"
 
 
 def test_a_variant_may_have_a_recipe_of_its_own(tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ TREE = {"memory_per_class": 3}
         ({"digits-5t": {"cpu": TREE}}, "digits-5t", "smoke", {}),
         ({"digits-5t": {"cpu": TREE}}, "mnist-5t", "cpu", {}),
         (
-            {"default": {"all": TREE}, "digits-5t": {"cpu": {"mirror": True}}},
+            {"default": {"all": TREE}, "digits-5t": {"cpu": {"flip_tta": True}}},
             "digits-5t",
             "cpu",
-            {**TREE, "mirror": True},
+            {**TREE, "flip_tta": True},
         ),
         ({"other": {"all": TREE}}, "mine", "cpu", TREE),
         ({"other": {"all": {}}, "mine": {"all": TREE}}, "mine", "cpu", TREE),
