@@ -57,7 +57,10 @@ SETS: Registry[PublishedSet | Maker] = Registry(
         "notmnist": ("clom.data.published_sets:NOTMNIST", "the letters A to J in many fonts, 28 x 28"),
         "cifar10": ("clom.data.published_sets:CIFAR10", "small photos of 10 classes, 32 x 32"),
         "cifar100": ("clom.data.published_sets:CIFAR100", "small photos of 100 classes, 32 x 32"),
-        "tiny-imagenet": ("clom.data.published_sets:TINY_IMAGENET", "photos of 200 classes of ImageNet, shrunk to 32 x 32"),
+        "tiny-imagenet": (
+            "clom.data.published_sets:TINY_IMAGENET",
+            "photos of 200 classes of ImageNet, shrunk to 32 x 32",
+        ),
         "svhn": ("clom.data.published_sets:SVHN", "photos of house numbers, 32 x 32"),
     },
     _check,
