@@ -1,4 +1,4 @@
-"""Every system on a simulated accelerator ends bit-equal to the CPU, and no operation ever mixes the two.
+"""Every method on a simulated accelerator is bit-identical to the CPU, and no operation mixes the two.
 
 Tests `clom.testing.simulated_device` and `clom.learning.random_states` along the way.
 """
@@ -27,10 +27,10 @@ CPU = torch.device("cpu")
 EXPERIMENT = "digits-5t"
 SMALL = {"data.train_per_class": 24, "data.test_per_class": 10}
 WAITS = {
-    "derpp": "the reservoir decides item by item what to keep, and compares outputs of different lengths",
-    "ccg": "the weights of the task loss count how often each task occurs in a batch",
+    "derpp": "the reservoir decides for each item whether to store it, and compares logits of different widths",
+    "ccg": "the weights of the task loss depend on the number of images of each task in a batch",
 }
-"""Systems whose steps read from the device, and why."""
+"""Methods whose steps read from the device, and the reason."""
 
 
 class Crash(Exception):
@@ -49,15 +49,15 @@ def make(name: str, device: torch.device) -> Method:
 
 
 def check_same(one: Method, other: Method, stream: Stream) -> None:
-    """State, scores and calibrations to the last bit."""
+    """State, scores and calibrations are bit-identical."""
     state, others = one.state_dict(), other.state_dict()
     assert list(state) == list(others)
     for name, value in state.items():
         assert torch.equal(value.cpu(), others[name].cpu()), name
     for test in stream.tests[: len(one.tasks)]:
-        for mine, theirs in zip(one.blocks(test.pixels), other.blocks(test.pixels), strict=True):
-            assert mine.device == theirs.device == CPU
-            assert torch.equal(mine, theirs)
+        for first, second in zip(one.blocks(test.pixels), other.blocks(test.pixels), strict=True):
+            assert first.device == second.device == CPU
+            assert torch.equal(first, second)
     ways, theirs_by_name = one.calibrations(), other.calibrations()
     assert list(ways) == list(theirs_by_name)
     for name, way in ways.items():
@@ -67,7 +67,7 @@ def check_same(one: Method, other: Method, stream: Stream) -> None:
 
 @pytest.mark.filterwarnings("ignore:No channel is free", "ignore:Task .* closed every")
 @pytest.mark.parametrize("name", PAPER_METHODS)
-def test_learns_scores_saves_loads_and_resumes_bit_equal_to_the_cpu(name: str, stream: Stream, tmp_path: Path) -> None:
+def test_learns_scores_saves_loads_and_resumes_as_on_the_cpu(name: str, stream: Stream, tmp_path: Path) -> None:
     device = simulated_device()
     on_cpu, on_device = make(name, CPU), make(name, device)
     for task in stream[:2]:
@@ -116,7 +116,7 @@ def test_no_step_waits_for_the_device(name: str, stream: Stream) -> None:
 
     before = waits_so_far()
     method.learn(stream[1], TrainingContext(look, seconds_between_reports=0.0))
-    assert waits_so_far() > before, "the counter counts nothing"
+    assert waits_so_far() > before, "the counter does not work"
     gaps = [
         later[1] - earlier[1]
         for earlier, later in pairwise(seen)
@@ -128,4 +128,4 @@ def test_no_step_waits_for_the_device(name: str, stream: Stream) -> None:
     if name in WAITS:
         assert max(gaps) > 1, f"{name} no longer waits: remove it from the list"
     else:
-        assert set(gaps) == {1}, "a step reads more than the loss that its report shows"
+        assert set(gaps) == {1}, "a step reads more from the device than the loss it reports"

@@ -1,4 +1,4 @@
-"""MUC: the numbers of its specification, which part each stage may move, and where other images come from."""
+"""MUC: reference values, the parameters that each stage trains, and auxiliary images."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from clom.methods.muc import (
     Muc,
     MucSettings,
     SideTraining,
+    auxiliary_images,
     discrepancy,
-    other_images,
     shuffled_patches,
     side_distillation,
     side_loss,
@@ -49,15 +49,15 @@ def test_is_a_method(net: NetSettings, tiny_stream: Stream) -> None:
     check_method(lambda seed: make(net, seed), tiny_stream)
 
 
-@pytest.mark.parametrize("way", ["side", "both"])
-def test_is_a_method_with_other_outputs(way: str, tiny_stream: Stream) -> None:
-    check_method(lambda seed: make(seed=seed, predict_with=way, ood="noise"), tiny_stream)
+@pytest.mark.parametrize("outputs", ["side", "both"])
+def test_is_a_method_with_side_outputs(outputs: str, tiny_stream: Stream) -> None:
+    check_method(lambda seed: make(seed=seed, predict_with=outputs, ood="noise"), tiny_stream)
 
 
-# --- the numbers of the specification
+# --- reference values
 
 
-def test_1_discrepancy_and_the_loss_of_the_sides() -> None:
+def test_discrepancy_and_side_loss() -> None:
     outputs = torch.tensor([[[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]]])
     torch.testing.assert_close(outputs.softmax(2)[0, 0], torch.tensor([0.880797, 0.119203]))
     assert discrepancy(outputs).item() == pytest.approx(1.523188, abs=1e-6)
@@ -72,7 +72,7 @@ def test_1_discrepancy_and_the_loss_of_the_sides() -> None:
 @pytest.mark.parametrize(("n_classes", "bound"), [(2, 3.0), (10, 0.6), (40, 0.15)])
 def test_the_discrepancy_is_bounded(n_classes: int, bound: float) -> None:
     outputs = 100 * torch.randn(50, 3, n_classes, generator=torch.Generator().manual_seed(0))
-    # Three sides with an opinion of their own each; of two classes at most two can differ.
+    # Three classifiers, each certain of a different class, which needs at least three classes.
     certain = 100 * torch.eye(n_classes)[:3].unsqueeze(0) if n_classes > 2 else outputs
     assert discrepancy(outputs) <= bound + 1e-6
     if n_classes > 2:
@@ -80,7 +80,7 @@ def test_the_discrepancy_is_bounded(n_classes: int, bound: float) -> None:
     assert discrepancy(torch.randn(5, 1, n_classes)).item() == 0
 
 
-def test_2_distillation() -> None:
+def test_distillation() -> None:
     student, teacher = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[3.0, 2.0, 1.0]])
     apart, equal = soft_cross_entropy(student, teacher, 2.0), soft_cross_entropy(teacher, teacher, 2.0)
     assert apart.item() == pytest.approx(1.340348, abs=1e-6)
@@ -92,33 +92,33 @@ def test_2_distillation() -> None:
     assert moving.grad.abs().max() < 1e-7
 
 
-def test_2_distillation_of_sides_is_their_mean() -> None:
+def test_side_distillation_is_a_mean() -> None:
     student, teacher = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[3.0, 2.0, 1.0]])
     both = side_distillation(torch.stack([student, teacher], 1), torch.stack([teacher, teacher], 1), 2.0)
     assert both.item() == pytest.approx((1.340348 + 1.020191) / 2, abs=1e-6)
     assert side_distillation(student[:, None], teacher[:, None], 2.0).item() == 0
 
 
-def test_3_weighting() -> None:
+def test_weighting() -> None:
     assert stage_one_loss(torch.tensor(0.7), torch.tensor(1.340348 + 0.5), 1).item() == pytest.approx(1.270174)
     assert stage_one_loss(torch.tensor(0.7), torch.tensor(9.0), 0).item() == pytest.approx(0.7)
     shares = [1 - stage_one_loss(torch.tensor(1.0), torch.tensor(0.0), learned).item() for learned in range(1, 5)]
     assert shares == pytest.approx([0.5, 2 / 3, 0.75, 0.8])
 
 
-def test_4_the_sides_are_trained_without_touching_anything_else(tiny_stream: Stream) -> None:
+def test_training_sides_changes_nothing_else(tiny_stream: Stream) -> None:
     method = make(RESNET).learn(tiny_stream[0])
     second = tiny_stream[1]
     method.open_task(LearnedTask(second.name, second.class_names))
     before = {name: value.clone() for name, value in method.state_dict().items()}
-    answers = method.blocks(second.train.pixels)
+    blocks = method.blocks(second.train.pixels)
     method._train_sides(second, TrainingContext())
     changed = {name for name, value in method.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"side.parts.1.weight", "side.parts.1.bias"}
-    assert all(torch.equal(one, other) for one, other in zip(answers, method.blocks(second.train.pixels), strict=True))
+    assert all(torch.equal(old, new) for old, new in zip(blocks, method.blocks(second.train.pixels), strict=True))
 
 
-def test_5_growing_leaves_old_outputs(tiny_stream: Stream) -> None:
+def test_growing_does_not_change_old_outputs(tiny_stream: Stream) -> None:
     method = make().learn(tiny_stream[0])
     pixels = tiny_stream.tests[0].pixels
     before, sides = method.scores(pixels), method.sides(method.embed(pixels), 0)
@@ -129,13 +129,13 @@ def test_5_growing_leaves_old_outputs(tiny_stream: Stream) -> None:
     assert method.sides(method.embed(pixels), 1).shape[1:] == (3, 3)
 
 
-def test_6_which_parts_the_first_stage_depends_on(tiny_stream: Stream) -> None:
+def test_parameters_trained_in_the_first_stage(tiny_stream: Stream) -> None:
     method = make()
     for task in tiny_stream[:2]:
         method.learn(task)
     third = tiny_stream[2]
     method.open_task(LearnedTask(third.name, third.class_names))
-    method.zero_grad()  # what learning left
+    method.zero_grad()
     loss_of = method._stage_one()
     with torch.no_grad():  # away from the teacher, where distillation has no gradient
         for parameter in method.parameters():
@@ -150,7 +150,7 @@ def gets_gradient(part: nn.Module) -> bool:
     return any(parameter.grad is not None and bool((parameter.grad != 0).any()) for parameter in part.parameters())
 
 
-def test_the_loss_of_the_first_stage_by_hand(tiny_stream: Stream) -> None:
+def test_loss_of_the_first_stage_by_hand(tiny_stream: Stream) -> None:
     method = make().learn(tiny_stream[0])
     second = tiny_stream[1]
     method.open_task(LearnedTask(second.name, second.class_names))
@@ -162,11 +162,11 @@ def test_the_loss_of_the_first_stage_by_hand(tiny_stream: Stream) -> None:
     def entropy(logits: Tensor) -> Tensor:
         return -((logits / 2).softmax(1) * (logits / 2).log_softmax(1)).sum(1).mean()
 
-    held = entropy(outputs[:, :2]) + torch.stack([entropy(sides[:, k]) for k in range(3)]).mean()
-    torch.testing.assert_close(loss, 0.5 * F.cross_entropy(outputs[:, 2:], second.train.labels) + 0.5 * held)
+    distillation = entropy(outputs[:, :2]) + torch.stack([entropy(sides[:, k]) for k in range(3)]).mean()
+    torch.testing.assert_close(loss, 0.5 * F.cross_entropy(outputs[:, 2:], second.train.labels) + 0.5 * distillation)
 
 
-def test_where_a_side_output_stands() -> None:
+def test_order_of_side_outputs() -> None:
     method = make()
     for task in range(2):
         method.open_task(LearnedTask(f"task {task}", (f"{task}a", f"{task}b")))
@@ -182,11 +182,11 @@ def test_where_a_side_output_stands() -> None:
         (ResNet18Settings(width=128), 32, 200, 45_472_672),
     ],
 )
-def test_the_papers_parameters(net: NetSettings, size: int, n_classes: int, expected: int) -> None:
+def test_published_parameter_counts(net: NetSettings, size: int, n_classes: int, expected: int) -> None:
     assert count(net, size, n_classes) == expected
 
 
-def test_the_papers_parameters_for_mnist() -> None:
+def test_published_parameter_counts_for_mnist() -> None:
     assert f"{count(AlexNetSettings(), 28, 10) / 1e6:.2f}" == "1.06"
 
 
@@ -199,11 +199,11 @@ def count(net: NetSettings, size: int, n_classes: int) -> int:
     return method.n_parameters()
 
 
-# --- other images
+# --- auxiliary images
 
 
 @pytest.mark.parametrize("size", [8, 28, 7, 3, 1])
-def test_shuffled_patches_are_the_same_pixels_elsewhere(size: int) -> None:
+def test_shuffled_patches_are_a_permutation_of_pixels(size: int) -> None:
     images = torch.rand(5, 3, size, size, generator=torch.Generator().manual_seed(0))
     shuffled = shuffled_patches(images, torch.Generator().manual_seed(1))
     assert shuffled.shape == images.shape
@@ -223,7 +223,7 @@ def test_patches_stay_whole() -> None:
 
 
 def test_noise_covers_all_values(tiny_stream: Stream) -> None:
-    noise = other_images("noise", tiny_stream[0], torch.Generator().manual_seed(0))(tiny_stream[0].train.pixels)
+    noise = auxiliary_images("noise", tiny_stream[0], torch.Generator().manual_seed(0))(tiny_stream[0].train.pixels)
     assert noise.shape == (24, 3, 8, 8)
     assert noise.min() < 0.01
     assert noise.max() > 0.99
@@ -234,41 +234,41 @@ def colourful(count: int, size: int) -> Images:
     return Images(pixels.to(torch.uint8), torch.zeros(count, dtype=torch.int64))
 
 
-def test_a_named_set_is_found_and_resized(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_a_named_data_set_is_loaded_and_resized(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
 
     def load(name: str, folder: Path | None = None, download: bool = True) -> DataSet:
-        asked.append(name)
+        loaded.append(name)
         return DataSet(name, ("thing",), colourful(0, 32), colourful(6, 32))
 
     monkeypatch.setattr(catalog, "load", load)
-    drawn = other_images("svhn", tiny_stream[0], torch.Generator().manual_seed(0))(tiny_stream[0].train.pixels)
-    assert asked == ["svhn"]
+    drawn = auxiliary_images("svhn", tiny_stream[0], torch.Generator().manual_seed(0))(tiny_stream[0].train.pixels)
+    assert loaded == ["svhn"]
     assert drawn.shape == (24, 3, 8, 8)
     assert drawn.min() >= 0
     assert drawn.max() <= 1
     make(ood="svhn").learn(tiny_stream[0])
 
 
-def test_an_unknown_set_is_refused(tiny_stream: Stream) -> None:
+def test_an_unknown_data_set_is_refused(tiny_stream: Stream) -> None:
     with pytest.raises(UserError, match=r"no data set 'svnh'. Did you mean 'svhn'"):
         make(ood="svnh").learn(tiny_stream[0])
 
 
-def test_the_runs_own_classes_are_refused(tiny_stream: Stream) -> None:
-    with pytest.raises(UserError, match="'digits', which holds images of task 'task 1'"):
+def test_a_data_set_with_images_of_the_task_is_refused(tiny_stream: Stream) -> None:
+    with pytest.raises(UserError, match="'digits', which contains images of task 'task 1'"):
         make(ood="digits").learn(tiny_stream[0])
 
 
 def test_learns_digits_better_than_without_distillation(digits: DataSet) -> None:
     stream = split(digits, [2, 2, 2], train_per_class=60, test_per_class=20)
-    kept = {}
-    for temperature in (2.0, 1e6):  # so hot that every teacher says the same about every image: nothing is distilled
+    results = {}
+    for temperature in (2.0, 1e6):  # the second makes all targets uniform: nothing is distilled
         method = make(LEARNING, plan=Plan(epochs=30, batch=16), temperature=temperature)
         for task in stream:
             method.learn(task)
         book = Scorebook(stream.tests)
         book.update(method)
-        kept[temperature] = evaluate(book, method.calibrations())
-    assert kept[2.0].til > 0.95
-    assert kept[2.0].preferred.cil > kept[1e6].preferred.cil + 0.05
+        results[temperature] = evaluate(book, method.calibrations())
+    assert results[2.0].til > 0.95
+    assert results[2.0].preferred.cil > results[1e6].preferred.cil + 0.05

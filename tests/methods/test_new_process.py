@@ -1,4 +1,4 @@
-"""Every method can be saved, loaded in a new process and go on there, with the same result to the last bit."""
+"""Every method can be saved, loaded in a new process and continued there, with a bit-identical result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clom.experiments.config import resolve
 from clom.methods.registry import PAPER_METHODS
 from clom.storage.model_file import save_model
 
-GO_ON = """
+CONTINUE = """
 import sys
 from pathlib import Path
 import torch
@@ -35,17 +35,17 @@ for path in sorted(Path(sys.argv[1]).glob("*.model")):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, tiny_stream: Stream) -> Path:
-    """The first task of each method, and what a new process makes of the second: one process, for it starts slowly."""
+    """Models after the first task, and their scores after a new process, one for all methods, learned the second."""
     folder = tmp_path_factory.mktemp("models")
     for name in PAPER_METHODS:
         method = resolve("digits-5t", name, "smoke", 3).make_method(tiny_stream.image_shape)
         save_model(folder / f"{name}.model", method.learn(tiny_stream[0]))
-    subprocess.run([sys.executable, "-c", GO_ON, str(folder)], check=True, timeout=280)
+    subprocess.run([sys.executable, "-c", CONTINUE, str(folder)], check=True, timeout=280)
     return folder
 
 
 @pytest.mark.parametrize("name", PAPER_METHODS)
-def test_goes_on_in_a_new_process(name: str, folder: Path, tiny_stream: Stream) -> None:
+def test_continues_in_a_new_process(name: str, folder: Path, tiny_stream: Stream) -> None:
     method = resolve("digits-5t", name, "smoke", 3).make_method(tiny_stream.image_shape)
     for task in tiny_stream[:2]:
         method.learn(task)

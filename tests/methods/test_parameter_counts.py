@@ -1,4 +1,4 @@
-"""The paper's table of network sizes, from real models."""
+"""The paper's table of network sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NARROW, WIDE = ResNet18Settings(width=64), ResNet18Settings(width=128)
 
 
 def opened(kind: type[Method], net: NetSettings, size: int, n_tasks: int, n_classes: int) -> tuple[Method, list[int]]:
-    """A model with room for all tasks, and how many parameters each of them added. Nothing is allocated."""
+    """An untrained model with all tasks, and the parameters that each of them added. On the meta device."""
     with torch.device("meta"):
         method = kind(net, kind.settings_type(), (3, size, size))
         counts = [method.n_parameters()]
@@ -38,7 +38,7 @@ def opened(kind: type[Method], net: NetSettings, size: int, n_tasks: int, n_clas
         pytest.param(WIDE, 32, 10, 20, "45.72", "109.0K", id="tinyimagenet-10t"),
     ],
 )
-def test_the_papers_table(net: NetSettings, size: int, n_tasks: int, n_classes: int, millions: str, added: str) -> None:
+def test_clom(net: NetSettings, size: int, n_tasks: int, n_classes: int, millions: str, added: str) -> None:
     method, steps = opened(Clom, net, size, n_tasks, n_classes)
     assert f"{method.n_parameters() / 1e6:.2f}" == millions
     assert {f"{step / 1e3:.1f}K" for step in steps} == {added}
@@ -55,7 +55,7 @@ def test_the_papers_table(net: NetSettings, size: int, n_tasks: int, n_classes: 
         pytest.param(WIDE, 32, 10, 20, "45.11", id="tinyimagenet-10t"),
     ],
 )
-def test_the_papers_table_for_hat(net: NetSettings, size: int, n_tasks: int, n_classes: int, millions: str) -> None:
+def test_hat(net: NetSettings, size: int, n_tasks: int, n_classes: int, millions: str) -> None:
     method, _ = opened(Hat, net, size, n_tasks, n_classes)
     assert f"{method.n_parameters() / 1e6:.2f}" == millions
 
@@ -71,12 +71,12 @@ def test_the_papers_table_for_hat(net: NetSettings, size: int, n_tasks: int, n_c
         pytest.param(WIDE, 32, 10, 20, "44.65", id="tinyimagenet-10t"),
     ],
 )
-def test_the_papers_table_for_supsup(net: NetSettings, size: int, n_tasks: int, n_classes: int, millions: str) -> None:
+def test_supsup(net: NetSettings, size: int, n_tasks: int, n_classes: int, millions: str) -> None:
     method, _ = opened(SupSup, net, size, n_tasks, n_classes)
     assert f"{method.n_parameters() / 1e6:.2f}" == millions
 
 
-def test_supsups_own_network_on_mnist() -> None:
+def test_supsup_with_its_original_network_on_mnist() -> None:
     method, _ = opened(SupSup, PooledConvSettings(), 28, 5, 2)
     assert method.n_parameters() == 576_768
 
@@ -86,7 +86,7 @@ def test_supsups_own_network_on_mnist() -> None:
     [(NARROW, 5, 2, 11_231_882), (WIDE, 10, 10, 45_006_052), (WIDE, 20, 5, 45_276_132), (WIDE, 5, 40, 44_973_512)],
 )
 def test_hat_has_one_output_per_class(net: NetSettings, n_tasks: int, n_classes: int, exact: int) -> None:
-    # hat.md, test 6: shared weights, and per task normalisation, gates and a head of C outputs.
+    # Shared weights, and for each task normalisation, gates and a head of C outputs.
     method, steps = opened(Hat, net, 32, n_tasks, n_classes)
     assert isinstance(method, Hat)
     assert method.n_parameters() == exact

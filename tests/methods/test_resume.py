@@ -1,4 +1,4 @@
-"""Every method goes on in the middle of a task: interrupted every few steps, it ends where an unbroken one ends."""
+"""Every method resumes within a task: interrupted every few steps, its result is that of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Crash(Exception):
 
 
 class Fragile:
-    """Fails at the given number of training steps; what is reported between phases does not count."""
+    """Raises after the given number of training steps; reports between phases do not count."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -67,36 +67,38 @@ class Fragile:
             raise Crash
 
 
-def learned_in_pieces(before: Path, task: Task, folder: Path, steps: int, most: int = 200) -> tuple[Method, int]:
-    """Learn a task in lives of so many steps, each from the files alone; and how many lives it took."""
-    for life in range(1, most):
+def learned_with_interruptions(
+    before: Path, task: Task, folder: Path, steps: int, most: int = 200
+) -> tuple[Method, int]:
+    """Learn a task, interrupted every `steps` steps and resumed from the files; returns the number of attempts, too."""
+    for attempt in range(1, most):
         method = load_model(before)
         try:
             return method.learn(
                 task, TrainingContext(Fragile(steps), CheckpointFolder(folder, 1, "test", every=0))
-            ), life
+            ), attempt
         except Crash:
             continue
-    raise AssertionError("it never ends")
+    raise AssertionError("no progress")
 
 
 def make(name: str, changes: dict[str, Any]) -> Method:
-    """As a smoke run has it, but with several steps in every epoch of every phase, and views that are drawn."""
+    """As in a smoke run, but with several steps per epoch in every phase and with random augmentation."""
     usual = resolve("digits-5t", name, "smoke", 3).make_method((1, 8, 8))
-    settings = merged(restless(usual.settings.model_dump()), changes)
+    settings = merged(with_several_steps(usual.settings.model_dump()), changes)
     return type(usual)(usual.net_settings, type(usual.settings).model_validate(settings), (1, 8, 8), 3)
 
 
-def restless(settings: dict[str, Any]) -> dict[str, Any]:
+def with_several_steps(settings: dict[str, Any]) -> dict[str, Any]:
     changes: dict[str, dict[str, Any]] = {"plan": PLAN, "augmentation": {"flip": True}}
     return {
-        name: restless(value) | changes.get(name, {}) if isinstance(value, dict) else value
+        name: with_several_steps(value) | changes.get(name, {}) if isinstance(value, dict) else value
         for name, value in settings.items()
     }
 
 
 def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Groups are changed, but for `head` and `switching`, which are other groups then."""
+    """Groups are merged, except `head` and `switching`, which are replaced by another kind."""
     inner = {
         name: merged(settings[name], value)
         for name, value in changes.items()
@@ -108,11 +110,11 @@ def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "variant", [name if name in PAPER_METHODS else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
 )
-def test_interrupted_every_few_steps_and_equal_to_the_last_bit(
-    variant: str, tiny_stream: Stream, tmp_path: Path
-) -> None:
+def test_interrupted_training_is_bit_identical(variant: str, tiny_stream: Stream, tmp_path: Path) -> None:
     method = make(*VARIANTS[variant]).learn(tiny_stream[0])
     save_model(tmp_path / "before", method)
-    pieces, lives = learned_in_pieces(tmp_path / "before", tiny_stream[1], tmp_path / "checkpoints", steps=3)
-    assert lives >= 3
-    check_equal(pieces, method.learn(tiny_stream[1]), tiny_stream.tests[0].pixels)
+    resumed, attempts = learned_with_interruptions(
+        tmp_path / "before", tiny_stream[1], tmp_path / "checkpoints", steps=3
+    )
+    assert attempts >= 3
+    check_equal(resumed, method.learn(tiny_stream[1]), tiny_stream.tests[0].pixels)

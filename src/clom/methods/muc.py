@@ -1,15 +1,15 @@
-"""MUC-LwF (Liu et al., ECCV 2020): distilling several classifiers of the last task holds the features better than one.
+"""MUC-LwF (Liu et al., ECCV 2020): distilling several classifiers of the last task preserves features better than one.
 
-After each task, `sides` further classifiers are trained on the frozen features: right on the task's images, and as
-different as possible on unlabelled images of something else. While the next task is learned, the main outputs of all
-old classes and the side outputs of the last task are held where the network before had them. No image is kept.
+After each task, `sides` side classifiers are trained on the frozen features: correct on the task's images and as
+different as possible on unlabelled auxiliary images. While the next task is learned, the main outputs of all old
+classes and the side outputs of the last task are distilled from the network before it. No image is stored.
 
-The cross-entropy is over the new task's classes alone, so nothing ever compares classes of different tasks: high TIL
-and low CIL are what the method gives. Side classifiers of older tasks are not distilled any more; the published code
-lets weight decay erode them, here they stay as they are, which changes no main output.
+The cross-entropy is over the new task's classes alone, so classes of different tasks are never compared: TIL is high
+and CIL is low. Side classifiers of older tasks are no longer distilled; weight decay erodes them in the published code,
+here they stay unchanged, which affects no main output.
 
-The published code takes SVHN as the other images. Here it is a setting, recorded with every run; the default is made
-from the task's own images and needs no download. What the CLOM paper took, and for which head, it does not say.
+The published code uses SVHN as auxiliary images. Here they are a setting, recorded with every run; the default is made
+from the task's own images and needs no download. The CLOM paper names neither its auxiliary images nor the head.
 """
 
 from __future__ import annotations
@@ -38,45 +38,46 @@ from clom.nets.plain import LinearHead
 from clom.settings import Positive, PositiveNumber, Settings
 
 Draw = Callable[[Tensor], Tensor]
-"""The task's images of a batch, bytes, to as many other images in [0, 1] of the same size."""
+"""From a batch of the task's uint8 images to as many auxiliary images in [0, 1] of the same size."""
 
 
 class SideTraining(Settings):
-    """Stage 3: how the side classifiers are trained."""
+    """Stage 3: training of the side classifiers."""
 
     plan: Plan = Plan()
     optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=2e-3)
 
 
 class MucSettings(SharedSettings):
-    """Inherited: stage 1, which trains the network and its main head."""
+    """The inherited settings are those of stage 1, which trains the network and its main head."""
 
     sides: Positive = 3
-    """Side classifiers per task; with one there is nothing to disagree with, and it is not distilled either."""
+    """Side classifiers per task; a single one has no discrepancy and is not distilled."""
     side_training: SideTraining = SideTraining()
     temperature: PositiveNumber = 2.0
     ood: str = "shuffled-patches"
-    """On what side classifiers disagree: `noise`, `shuffled-patches`, or a data set (from CLOM_DATA or the cache)."""
+    """The auxiliary images: `noise`, `shuffled-patches`, or a data set (from CLOM_DATA or the cache)."""
     predict_with: Literal["main", "side", "both"] = "main"
-    """`main`, as published; `side`: the sum of a class's side outputs; `both`: the main output plus their mean."""
+    """`main`: as published; `side`: the sum of a class's side outputs; `both`: the main output plus their mean."""
 
 
 def discrepancy(outputs: Tensor) -> Tensor:
-    """Stage 3's second term of `[n, sides, classes]`: over all pairs, how far apart their probabilities are."""
+    """The second term of stage 3, for `[n, sides, classes]`: mean absolute difference of probabilities, summed over
+    pairs of classifiers."""
     probabilities = outputs.softmax(2)
     pairs = combinations(range(outputs.shape[1]), 2)
-    differences = [(probabilities[:, one] - probabilities[:, other]).abs().mean() for one, other in pairs]
+    differences = [(probabilities[:, first] - probabilities[:, second]).abs().mean() for first, second in pairs]
     return torch.stack(differences).sum() if differences else outputs.new_zeros(())
 
 
-def side_loss(outputs: Tensor, labels: Tensor, other_outputs: Tensor) -> Tensor:
-    """Stage 3: cross-entropy on the task, summed over the sides, minus the discrepancy on other images."""
+def side_loss(outputs: Tensor, labels: Tensor, auxiliary_outputs: Tensor) -> Tensor:
+    """Stage 3: cross-entropy on the task, summed over the sides, minus the discrepancy on auxiliary images."""
     by_side = [F.cross_entropy(outputs[:, side], labels) for side in range(outputs.shape[1])]
-    return torch.stack(by_side).sum() - discrepancy(other_outputs)
+    return torch.stack(by_side).sum() - discrepancy(auxiliary_outputs)
 
 
 def side_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """KD_s of `[n, sides, classes]`: the mean over the sides; one side alone counts nothing, as published."""
+    """KD_s of `[n, sides, classes]`: the mean over the sides; zero for a single side, as published."""
     n_sides = student.shape[1]
     if n_sides == 1:
         return student.new_zeros(())
@@ -101,7 +102,7 @@ class Muc(SharedNetwork):
 
     def __init__(self, net: NetSettings, settings: MucSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
-        # Task-major, then classifier, then class: the output of (task, k, c) of equal tasks is (task K + k) C + c.
+        # Ordered by task, classifier, class: for tasks of equal size, (task, k, c) is output (task K + k) C + c.
         self.side = LinearHead(self.backbone.n_features)
 
     def _open_task(self, task: LearnedTask) -> None:
@@ -117,7 +118,7 @@ class Muc(SharedNetwork):
         return list(self.side.parts[-2].parameters()) if len(self.tasks) > 1 else []
 
     def sides(self, features: Tensor, task: int) -> Tensor:
-        """`[n, sides, classes]` of one task."""
+        """The side outputs of one task, `[n, sides, classes]`."""
         outputs: Tensor = self.side.parts[task](features)
         return outputs.view(len(features), self.settings.sides, self.tasks[task].n_classes)
 
@@ -142,9 +143,9 @@ class Muc(SharedNetwork):
 
     def _train_sides(self, task: Task, context: TrainingContext) -> None:
         """Stage 3, in evaluation mode: the network, its statistics and all other heads stay bit-identical."""
-        how, number, views = self.settings.side_training, len(self.tasks) - 1, self.random("side views")
-        others = self.random("other images")
-        draw = other_images(self.settings.ood, task, others)
+        settings, number, views = self.settings.side_training, len(self.tasks) - 1, self.random("side views")
+        draws = self.random("other images")
+        draw = auxiliary_images(self.settings.ood, task, draws)
 
         def outputs_of(images: Tensor) -> Tensor:
             images = augment(images, self.settings.augmentation, views)
@@ -156,31 +157,29 @@ class Muc(SharedNetwork):
             pixels = task.train.pixels[batch.index]
             return side_loss(outputs_of(to_unit(pixels)), task.train.labels[batch.index], outputs_of(draw(pixels)))
 
-        optimiser = make_optimiser([(how.optimiser, list(self.side.parts[-1].parameters()))])
-        order, state = self.random("side batches"), [views, others]
         fit(
             loss_of,
-            optimiser,
-            how.plan,
+            make_optimiser([(settings.optimiser, list(self.side.parts[-1].parameters()))]),
+            settings.plan,
             len(task.train),
-            order,
-            state=state,
+            self.random("side batches"),
+            state=[views, draws],
             task=number,
             phase="sides",
             context=context,
         )
 
     def scores(self, pixels: Tensor) -> Tensor:
-        features, way = self.embed(pixels), self.settings.predict_with
+        features, predict_with = self.embed(pixels), self.settings.predict_with
         main: Tensor = self.head(features)
-        if way == "main":
+        if predict_with == "main":
             return main
         sides = torch.cat([self.sides(features, task).sum(1) for task in range(len(self.tasks))], 1)
-        return sides if way == "side" else main + sides / self.settings.sides
+        return sides if predict_with == "side" else main + sides / self.settings.sides
 
 
-def other_images(name: str, task: Task, randomness: torch.Generator) -> Draw:
-    """Where the images on which side classifiers disagree come from; never from classes of the run."""
+def auxiliary_images(name: str, task: Task, randomness: torch.Generator) -> Draw:
+    """A source of auxiliary images; a data set that contains images of the task is refused."""
     if name == "noise":
         return lambda pixels: torch.rand(len(pixels), 3, *pixels.shape[2:], generator=randomness).to(pixels.device)
     if name == "shuffled-patches":
@@ -188,7 +187,7 @@ def other_images(name: str, task: Task, randomness: torch.Generator) -> Draw:
     found = catalog.load(name)
     pool = found.train.pixels if len(found.train) else found.test.pixels
     if _share_an_image(pool, task.train.pixels.cpu()):
-        raise UserError(f"ood is '{name}', which holds images of task '{task.name}': choose another data set.")
+        raise UserError(f"ood is '{name}', which contains images of task '{task.name}': choose another data set.")
 
     def draw(pixels: Tensor) -> Tensor:
         rows = torch.randint(len(pool), (len(pixels),), generator=randomness)
@@ -199,7 +198,7 @@ def other_images(name: str, task: Task, randomness: torch.Generator) -> Draw:
 
 
 def shuffled_patches(images: Tensor, randomness: torch.Generator, wanted: int = 4) -> Tensor:
-    """Each image cut into a grid of `wanted` by `wanted` patches, or the next number that fits, in random order."""
+    """Each image cut into a grid of `wanted` x `wanted` patches, or the next finer grid that fits, and shuffled."""
     size = images.shape[-1]
     grid = next(count for count in range(min(wanted, size), size + 1) if size % count == 0)
     patches = F.unfold(images, size // grid, stride=size // grid)

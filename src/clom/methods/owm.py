@@ -1,18 +1,19 @@
-"""OWM (Zeng et al., Nature Machine Intelligence 2019): gradients keep out of the directions that old inputs excite.
+"""OWM (Zeng et al., Nature Machine Intelligence 2019): updates orthogonal to the inputs of earlier tasks.
 
-Every layer has a square matrix P, maintained by recursive least squares over the layer's inputs. Each gradient G
-becomes G P, so that a new task moves weights only along directions to which earlier inputs hardly respond, and old
-outputs hardly move. P is all that is kept: one matrix per layer, through all tasks, never reset.
+Every layer has a square matrix P, computed by recursive least squares over the layer's inputs. Each gradient G is
+replaced by G P, so that a new task changes weights only in directions nearly orthogonal to earlier inputs, and old
+outputs hardly change. P, one matrix per layer, is never reset and is all that is stored.
 
-Two things differ from the published code. It keeps, for every task, the epoch that is best on the test set; here the
-last epoch counts. And it allocates the outputs of all classes in advance, here the head grows:
+Two things differ from the published code. There the best epoch on the test set is used for every task, here the last
+one. There the outputs of all classes are allocated in advance, here the head grows:
 
-* The last layer's projector depends on the layer's input alone, so growing never touches it. But it also holds for the
-  new rows: what they say about old inputs stays what they start with, for ever, and a random start would be noise that
-  nothing can remove.
-* In the published code the outputs of classes to come are negatives: they learn to stay low on every task before
-  theirs. Here one `spare` row plays all of them (`unseen`), and the row of a new class starts as its copy. Outputs that
-  start alike and have the same gradient stay alike, so this is the published training with equal initial rows.
+* The projector of the last layer depends on the layer's input alone, so it need not grow. But it also applies to new
+  rows: their outputs for old inputs stay close to the initial ones, and a random initialisation would be noise that
+  training cannot remove.
+* In the published code, outputs of future classes are negatives: they are trained to stay low on every earlier task.
+  Here one `spare` row represents all of them (`unseen`), and the row of a new class is initialised with a copy of it.
+  Outputs with equal initial rows and equal gradients stay equal, so this is the published training with equal initial
+  rows.
 """
 
 from __future__ import annotations
@@ -49,43 +50,43 @@ class OwmNetSettings(Settings):
     dropout: Fraction = 0.2
     mean: Colour = (125.3 / 255, 123.0 / 255, 113.9 / 255)
     std: Colour = (63.0 / 255, 62.1 / 255, 66.7 / 255)
-    """What is subtracted from the pixels, and what they are divided by; the defaults are CIFAR-10's."""
+    """Mean and standard deviation of the pixels; the defaults are those of CIFAR-10."""
 
 
 class OwmSettings(SharedSettings):
-    """Defaults are the published code's for CIFAR-10; there is none for CIFAR-100 and Tiny-ImageNet."""
+    """The defaults are those of the published code for CIFAR-10; there is none for CIFAR-100 and Tiny-ImageNet."""
 
     plan: Plan = Plan(epochs=25, batch=64, schedule=Schedule(kind="constant"))
     optimiser: OptimiserSettings = OptimiserSettings(kind="sgd", lr=0.02, momentum=0.9)
     network: OwmNetSettings = OwmNetSettings()
     update: Literal["batch", "task_end"] = "batch"
-    """`batch`, the code: P takes in every batch, so the first task is projected, too. `task_end`, the article (as
-    remembered, not verified): P takes in the task when it is over, with the last alphas."""
+    """`batch`, as in the code: P is updated with every batch, so that the first task is projected as well.
+    `task_end`, as in the article (not verified): P is updated after the task, with the final alphas."""
     alphas: tuple[PositiveNumber, PositiveNumber, PositiveNumber, PositiveNumber] = (1e-5, 1e-4, 1e-2, 1e-1)
-    """Of the convolutions, the two hidden layers and the head: what alpha falls to, from 1, over each task."""
+    """Final alpha of the convolutions, the two hidden layers and the head; during each task it decays from 1."""
     projector_stride: Positive = 2
-    """Which patches of a map P takes in; 2 as published, although the patches between are then less protected."""
+    """Stride of the patches that update P; 2 as published, although the patches in between are then less protected."""
     clip: PositiveNumber = 10.0
-    """Longest projected gradient, over all layers."""
+    """Maximum norm of the projected gradient over all layers."""
     unseen: Count = 1
-    """How many classes to come the spare row stands for; 0: new classes were never negatives."""
+    """Number of future classes that the spare row represents; with 0, future classes are no negatives."""
 
     @field_validator("optimiser")
     @classmethod
     def _stays_in_the_subspace(cls, value: OptimiserSettings) -> OptimiserSettings:
         if value.kind != "sgd" or value.weight_decay:
-            raise ValueError("owm needs kind sgd and weight_decay 0: all else moves weights along protected directions")
+            raise ValueError("owm needs kind sgd and weight_decay 0: others change weights in protected directions")
         return value
 
 
 class OwmNet(Backbone):
-    """Three times border, 2x2 convolution, ReLU, dropout, max-pool; two hidden layers. No biases, no normalisation."""
+    """Three blocks of padding, 2x2 convolution, ReLU, dropout, max-pooling; two hidden layers; no biases or norms."""
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, settings: OwmNetSettings, image_size: int) -> None:
-        nn.Module.__init__(self)  # its own layers instead of the experiment's network
+        nn.Module.__init__(self)  # not Backbone's: that would build the experiment's network
         self.register_buffer("mean", torch.tensor(settings.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(settings.std).view(3, 1, 1), persistent=False)
         widths = [3, *settings.channels]
@@ -110,11 +111,11 @@ class OwmNet(Backbone):
 
 
 class SpareHead(LinearHead):
-    """A head without biases whose new rows start as copies of a row that learned to be none of the old classes."""
+    """A head without biases whose new rows are initialised with a spare row, trained as a negative of all classes."""
 
     def __init__(self, n_features: int) -> None:
         super().__init__(n_features, bias=False)
-        # Zero: a random row that all outputs have in common would cancel in the softmax and in every comparison.
+        # Zero: a random row common to all outputs would cancel in the softmax and in every comparison.
         self.spare = nn.Parameter(torch.zeros(1, n_features))
 
     @torch.no_grad()
@@ -124,17 +125,16 @@ class SpareHead(LinearHead):
             weight.copy_(self.spare.expand_as(weight))
 
     def unseen(self, features: Tensor, count: int) -> Tensor:
-        """One output that weighs in a softmax as much as `count` outputs, of which the spare row is each."""
-        row = (
-            self.spare.detach() + (self.spare - self.spare.detach()) / count
-        )  # the gradient of one of them, not of all
+        """One output that has the weight of `count` equal outputs of the spare row in a softmax."""
+        # The value of the spare row, with the gradient of one of these outputs, not of all.
+        row = self.spare.detach() + (self.spare - self.spare.detach()) / count
         return F.linear(features, row) + math.log(count)
 
 
 class Projector(nn.Module):
-    """The matrix P of one layer, with `P^-1 = 1 + sum_i x_i x_i^T / alpha_i` over the inputs x_i taken in so far.
+    """The matrix P of one layer, with `P^-1 = 1 + sum_i x_i x_i^T / alpha_i` over all inputs x_i so far.
 
-    In double precision: its eigenvalues reach 1e-10, where single precision makes some of them negative.
+    In float64: eigenvalues reach 1e-10, and some would become negative in float32.
     """
 
     matrix: Tensor
@@ -144,8 +144,8 @@ class Projector(nn.Module):
         self.register_buffer("matrix", torch.eye(size, dtype=torch.float64))
 
     @torch.no_grad()
-    def take_in(self, inputs: Tensor, alpha: float) -> None:
-        """`P <- P - P X^T (alpha + X P X^T)^-1 X P` for the rows X: the same as one step for each row."""
+    def update(self, inputs: Tensor, alpha: float) -> None:
+        """`P <- P - P X^T (alpha + X P X^T)^-1 X P` for the rows X: equivalent to one update per row."""
         rows = inputs.to(self.matrix.dtype)
         mapped = rows @ self.matrix
         inner = mapped @ rows.T + alpha * torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
@@ -162,27 +162,30 @@ class Projector(nn.Module):
         return projected
 
 
-class Guard:
-    """Watches one layer while a task is learned: what goes in, and the gradient of what comes out."""
+class LayerProjection:
+    """Projects the gradients of one layer while a task is learned; hooks record its inputs and output gradients."""
 
     def __init__(self, layer: nn.Module, projector: Projector, alpha: float, stride: int) -> None:
         self.layer, self.projector, self.alpha, self.stride = layer, projector, alpha, stride
-        self.handle = layer.register_forward_hook(self._see)
+        self.handle = layer.register_forward_hook(self._record_inputs)
 
-    def _see(self, layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+    def _record_inputs(self, layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         self.inputs = inputs[0].detach()
         if isinstance(layer, nn.Linear) and output.requires_grad:
-            output.register_hook(self._see_gradient)  # type: ignore[no-untyped-call]
+            output.register_hook(self._record_gradient)  # type: ignore[no-untyped-call]
 
-    def _see_gradient(self, gradient: Tensor) -> None:
+    def _record_gradient(self, gradient: Tensor) -> None:
         self.delta = gradient
 
-    def take_in(self, progress: float) -> None:
-        """The mean input of the batch; of a map every patch. Means protect means: opposite inputs may cancel."""
+    def update(self, progress: float) -> None:
+        """Update P with the batch's mean input, for convolutions with its patches.
+
+        Means protect means only: opposite inputs may cancel.
+        """
         mean = self.inputs.mean(0, keepdim=True)
         if isinstance(self.layer, nn.Conv2d):
             mean = F.unfold(mean, 2, stride=self.stride)[0].T
-        self.projector.take_in(mean, self.alpha**progress)
+        self.projector.update(mean, self.alpha**progress)
 
     def project(self) -> None:
         """`G <- G P`."""
@@ -190,14 +193,14 @@ class Guard:
             if weight.grad is None:
                 continue
             if isinstance(self.layer, nn.Linear) and len(self.delta) < len(weight):
-                # The same for G = delta^T H, with a product of as many rows as images instead of as many as outputs.
+                # The same, since G = delta^T H, but cheaper: there are fewer images than outputs.
                 weight.grad = self.delta.T @ self.projector(self.inputs)
             else:
                 weight.grad = self.projector(weight.grad.flatten(1)).view_as(weight)
 
 
 class Owm(SharedNetwork):
-    """Its own network without biases; the experiment's is not used."""
+    """Uses its own network without biases instead of the experiment's."""
 
     name = "owm"
     settings_type = OwmSettings
@@ -221,36 +224,36 @@ class Owm(SharedNetwork):
         assert isinstance(self.backbone, OwmNet)
         return [*self.backbone.convs, *self.backbone.hidden, self.head]
 
-    def _guards(self) -> list[Guard]:
+    def _projections(self) -> list[LayerProjection]:
         conv, *others = self.settings.alphas
         stride, alphas = self.settings.projector_stride, [conv, conv, conv, *others]
-        guards = []
+        projections = []
         for layer, projector, alpha in zip(self._layers(), self.projectors, alphas, strict=True):
             assert isinstance(projector, Projector)
-            guards.append(Guard(layer, projector, alpha, stride))
-        return guards
+            projections.append(LayerProjection(layer, projector, alpha, stride))
+        return projections
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
-        guards, parameters, plan = self._guards(), list(self.parameters()), self.settings.plan
+        projections, parameters, plan = self._projections(), list(self.parameters()), self.settings.plan
         n_steps, done = plan.epochs * max(1, round(len(task.train) / plan.batch)), torch.tensor(0)
 
         def project() -> None:
-            for guard in guards:
+            for projection in projections:
                 if self.settings.update == "batch":
-                    guard.take_in(done.item() / n_steps)
-                guard.project()
+                    projection.update(done.item() / n_steps)
+                projection.project()
             nn.utils.clip_grad_norm_(parameters, self.settings.clip)
             done.add_(1)
 
         self.train_on(*self.new_data(task), self._loss, parameters, context, state=[done], before_step=project)
         if self.settings.update == "task_end":
-            self._take_in(task, guards)
-        for guard in guards:
-            guard.projector.symmetrise()
-            guard.handle.remove()
+            self._update_projectors(task, projections)
+        for projection in projections:
+            projection.projector.symmetrise()
+            projection.handle.remove()
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy over all outputs, those of classes to come included."""
+        """Cross-entropy over all outputs, including those of future classes."""
         features = self.backbone(images)
         outputs = self.head(features)
         if self.settings.unseen:
@@ -258,11 +261,11 @@ class Owm(SharedNetwork):
         return F.cross_entropy(outputs, labels)
 
     @torch.no_grad()
-    def _take_in(self, task: Task, guards: Sequence[Guard]) -> None:
+    def _update_projectors(self, task: Task, projections: Sequence[LayerProjection]) -> None:
         for index in shuffled_batches(len(task.train), self.settings.plan.batch, self.random("projector")):
             self.logits(to_unit(task.train.pixels[index]))
-            for guard in guards:
-                guard.take_in(1.0)
+            for projection in projections:
+                projection.update(1.0)
 
 
 def _fan_in(layer: nn.Module) -> int:

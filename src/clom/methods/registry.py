@@ -70,7 +70,7 @@ BUILT_IN: dict[str, MethodInfo] = {
     "hypernet": MethodInfo(
         "clom.methods.hypernet.method:HyperNet",
         "HyperNet: a hypernetwork generates each task's classifier (von Oswald et al. 2020)",
-        "the hypernetwork, an embedding and normalisation statistics per task",
+        "the hypernetwork, a vector and normalisation statistics per task",
         divisible=False,
     ),
     "supsup": MethodInfo(

@@ -1,4 +1,4 @@
-"""A-RPS: the specification's numbers, frozen paths that do not move, teachers on old paths, real learning."""
+"""A-RPS: reference values, frozen paths, teachers on old paths, and accuracy."""
 
 from __future__ import annotations
 
@@ -53,20 +53,18 @@ def test_the_experiments_network_is_not_used(tiny_stream: Stream) -> None:
     assert torch.equal(one.blocks(pixels)[0], other.blocks(pixels)[0])
 
 
-def test_phi_of_the_specification() -> None:
-    """Property 1."""
+def test_phi() -> None:
     assert [phi(k, 2, 2.5) for k in range(10)] == [1, 1, 1, 2.5, 5, 7.5, 10, 12.5, 15, 17.5]
 
 
-def test_trained_modules_of_the_specification() -> None:
-    """Property 2; the union is tested with the network."""
+def test_trained_modules() -> None:
     path = torch.tensor([[0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 0]], dtype=torch.bool)
     fixed = torch.tensor([[1, 0, 0, 0]] * 3, dtype=torch.bool)
     assert trainable(path, fixed).int().tolist() == [[0, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
 
 
-def test_distillation_of_the_specification() -> None:
-    """Property 4; what the teacher says of the new class, 9, is cut away before."""
+def test_distillation() -> None:
+    """The teacher's output for the new class, 9, is removed before."""
     outputs, teacher, labels = torch.tensor([[1, 2, 0.5]]), torch.tensor([[2.0, 0, 9]])[:, :2], torch.tensor([2])
     assert float(repo_distillation(outputs, teacher, labels, 1)) == pytest.approx(0.3719987, abs=1e-6)
     weighted = phi(3, 2, 2.5) * repo_distillation(outputs, teacher, labels, 128)
@@ -76,20 +74,18 @@ def test_distillation_of_the_specification() -> None:
     assert float(unclamped) == pytest.approx(0.1952833, abs=1e-6)
 
 
-def test_agreement_costs_nothing() -> None:
-    """Property 5."""
+def test_distillation_of_equal_outputs_is_zero() -> None:
     outputs, labels = torch.tensor([[2.0, -1, 0, 1], [0.3, 4, 1, 0]]), torch.tensor([3, 2])
     assert float(repo_distillation(outputs, outputs[:, :2], labels, 2)) == pytest.approx(0, abs=1e-6)
     assert float(soft_kl(outputs[:, :2], outputs[:, :2], 2.0)) == pytest.approx(0, abs=1e-6)
 
 
-def test_memory_of_the_specification() -> None:
-    """Property 7."""
+def test_quotas() -> None:
     memory = ARpsSettings.model_validate({"memory": {"size": 2000}}).memory
     assert [memory.quota(10 * (k + 1)) for k in range(10)] == [200, 100, 66, 50, 40, 33, 28, 25, 22, 20]
 
 
-def test_memory_holds_no_more_than_it_may(tiny_stream: Stream) -> None:
+def test_memory_is_divided_among_classes(tiny_stream: Stream) -> None:
     method = make()
     for n_classes, task in zip((2, 4, 6), tiny_stream, strict=True):
         method.learn(task)
@@ -97,8 +93,8 @@ def test_memory_holds_no_more_than_it_may(tiny_stream: Stream) -> None:
         assert counts.tolist() == [20 // n_classes] * n_classes
 
 
-def test_frozen_paths_do_not_move(tiny_stream: Stream) -> None:
-    """Property 6: after a task, modules outside its train mask are the same to the last bit, statistics included."""
+def test_frozen_paths_do_not_change(tiny_stream: Stream) -> None:
+    """Modules that the task does not train stay bit-identical, including their statistics."""
     method = make(switching={"interval": 1}, prefer_free=True).learn(tiny_stream[0])
     for task in tiny_stream[1:]:
         before = copy.deepcopy(method.backbone)
@@ -109,8 +105,8 @@ def test_frozen_paths_do_not_move(tiny_stream: Stream) -> None:
         for old, new in pairs:
             for name, value in old.state_dict().items():
                 assert torch.equal(new.state_dict()[name], value), name
-        learned = method.backbone.modules_in(trainable(method.backbone.path(), used))
-        norms = [module for part in learned for module in part.modules() if isinstance(module, nn.BatchNorm2d)]
+        trained = method.backbone.modules_in(trainable(method.backbone.path(), used))
+        norms = [module for part in trained for module in part.modules() if isinstance(module, nn.BatchNorm2d)]
         assert len(norms) == 5, "one in the first level, two in the other two"
         assert all(norm.num_batches_tracked is not None and norm.num_batches_tracked > 0 for norm in norms)
 
@@ -125,7 +121,7 @@ def test_frozen_paths_do_not_move(tiny_stream: Stream) -> None:
         ({"kind": "fisher_capacity", "interval": 2, "least_idle": 1.1, "samples": 2}, [1, 2, 3]),
     ],
 )
-def test_paths_change_when_they_should(rule: dict[str, Any], counts: list[int], tiny_stream: Stream) -> None:
+def test_paths_switch_by_rule(rule: dict[str, Any], counts: list[int], tiny_stream: Stream) -> None:
     method = make(switching=rule, prefer_free=True, plan={"epochs": 1, "batch": 16})
     found = []
     for task in tiny_stream:
@@ -135,7 +131,7 @@ def test_paths_change_when_they_should(rule: dict[str, Any], counts: list[int], 
     assert method.backbone.paths[0].tolist() == [0, 0, 0]
 
 
-def test_a_stored_model_has_its_modules_and_its_plans(tiny_stream: Stream, tmp_path: Path) -> None:
+def test_a_loaded_model_has_its_paths_and_switches_on_time(tiny_stream: Stream, tmp_path: Path) -> None:
     method = make(switching={"interval": 1}, plan={"epochs": 1, "batch": 16}, prefer_free=True)
     for task in tiny_stream:
         method.learn(task)
@@ -148,32 +144,32 @@ def test_a_stored_model_has_its_modules_and_its_plans(tiny_stream: Stream, tmp_p
     assert bool(loaded.switch_due)
 
 
-def test_the_teacher_knows_the_previous_paths_only(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answers are those of the method before the task, although the new path has modules of its own."""
+def test_the_teacher_has_the_previous_paths_only(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs are those of the method before the task, although the new path has new modules."""
     method = make(switching={"interval": 1}, prefer_free=True).learn(tiny_stream[0])
     pixels = tiny_stream.tests[0].pixels
     images = pixels.expand(-1, 3, -1, -1) / 255
-    expected, n_paths, told = method.blocks(pixels)[0], len(method.backbone.paths), list[Tensor]()
+    expected, n_paths, outputs = method.blocks(pixels)[0], len(method.backbone.paths), list[Tensor]()
 
     def observed(student: nn.Module) -> nn.Module:
         teacher = teacher_of(student)
-        told.append(teacher(images)[:, :2])
+        outputs.append(teacher(images)[:, :2])
         return teacher
 
     monkeypatch.setattr("clom.methods.a_rps.method.teacher_of", observed)
     method.learn(tiny_stream[1])
     assert len(method.backbone.paths) == n_paths + 1
-    (answers,) = told
-    torch.testing.assert_close(answers, expected)
+    (of_teacher,) = outputs
+    torch.testing.assert_close(of_teacher, expected)
 
 
-def test_an_all_frozen_path_is_told(tiny_stream: Stream) -> None:
+def test_a_path_of_frozen_modules_is_warned_about(tiny_stream: Stream) -> None:
     method = make(switching={"interval": 1}, paths={**SMALL, "modules": 1}).learn(tiny_stream[0])
-    with pytest.warns(UserWarning, match="has only modules that are frozen already"):
+    with pytest.warns(UserWarning, match="All modules on the random path .* are frozen already"):
         method.learn(tiny_stream[1])
 
 
-def test_the_best_candidate_on_held_out_images_is_kept(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_candidate_on_held_out_images_is_used(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     accuracies, made = iter([0.0, 0.2, 0.7, 0.4]), []
 
     def accuracy(self: ARps, task: object) -> float:
@@ -185,18 +181,18 @@ def test_the_best_candidate_on_held_out_images_is_kept(tiny_stream: Stream, monk
     method.settings = method.settings.model_copy(update={"candidates": 3})
     method.learn(tiny_stream[1])
     assert method.backbone is made[2]
-    assert len({tuple(net.paths[-1].tolist()) for net in made[1:]}) > 1, "each candidate draws a path of its own"
+    assert len({tuple(net.paths[-1].tolist()) for net in made[1:]}) > 1, "each candidate draws its own path"
 
 
 def test_candidates_need_held_out_images(tiny_stream: Stream) -> None:
     task = replace(tiny_stream[0], validation=tiny_stream[0].validation[slice(0, 0)])
     make().learn(task)
-    with pytest.raises(UserError, match="no validation images to choose a candidate by: set candidates=1"):
+    with pytest.raises(UserError, match="no validation images to select a candidate: set candidates=1"):
         make(candidates=2).learn(task)
 
 
 def test_fisher_information_by_hand(tiny_stream: Stream) -> None:
-    """The mean of squared per-image gradients of the log likelihood, by finite differences for one weight."""
+    """The mean squared per-image gradient of the log likelihood, by finite differences for one weight."""
     method = make(memory={"size": 0}).learn(tiny_stream[0])
     pixels, labels = tiny_stream[0].train.pixels, tiny_stream[0].train.labels
     fisher = method._fisher(tiny_stream[0], 1000)
@@ -212,7 +208,7 @@ def test_fisher_information_by_hand(tiny_stream: Stream) -> None:
     assert float(fisher[position]) == pytest.approx(float(by_hand), rel=1e-2)
 
 
-def test_recipes_of_the_paper() -> None:
+def test_published_settings_in_the_paper_budget() -> None:
     settings = ARpsSettings.model_validate(resolve("cifar100-10t", "a-rps", "paper").settings)
     assert settings.paths == ARpsSettings().paths
     assert (settings.candidates, settings.switching.interval, settings.gamma) == (8, 2, 2.5)
@@ -220,12 +216,12 @@ def test_recipes_of_the_paper() -> None:
     rates = [1e-3 * settings.plan.schedule.factor(epoch, 100) for epoch in (0, 19, 20, 40, 60, 80, 99)]
     assert rates == pytest.approx([1e-3, 1e-3, 5e-4, 2.5e-4, 1.25e-4, 6.25e-5, 6.25e-5])
     longer = ARpsSettings.model_validate(resolve("cifar100-20t", "a-rps", "paper").settings)
-    assert phi(19, longer.switching.interval, longer.gamma) < 20, "the distillation of 20 tasks stays bearable"
+    assert phi(19, longer.switching.interval, longer.gamma) < 20, "distillation does not dominate after 20 tasks"
     assert ARpsSettings.model_validate(resolve("cifar10-5t", "a-rps", "paper").settings).memory.size == 200
 
 
-def test_real_learning(digits: DataSet) -> None:
-    """Three tasks; fine-tuning ends at 33 percent of the classes, and a broken freeze or replay far below this."""
+def test_learns_digits(digits: DataSet) -> None:
+    """Fine-tuning reaches a CIL accuracy of 33 percent; without freezing or replay it is far below this."""
     stream = split(digits, [2, 2, 2], train_per_class=60, test_per_class=20)
     method = make(plan={"epochs": 12, "batch": 16}, memory={"size": 60}, paths={**SMALL, "widths": [16, 16, 32]})
     for task in stream:

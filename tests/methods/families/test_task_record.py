@@ -1,4 +1,4 @@
-"""What a model file records of a task, and what it refuses."""
+"""The record of a task in a model file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def record(*belonging: float, **other: Any) -> TaskRecord:
     return TaskRecord.model_validate({**fields, "belonging": belonging, **other})
 
 
-def test_the_held_out_scores_judge_what_is_unknown() -> None:
+def test_held_out_scores_decide_what_is_unknown() -> None:
     assert record(1.0, 2.0, 3.0, 5.0).own_scores == HeldOutScores((1.0, 2.0, 3.0, 5.0))
     assert record().own_scores.familiarity(0.0) is None
 
@@ -36,12 +36,12 @@ def test_the_held_out_scores_judge_what_is_unknown() -> None:
         {"surprise": 1},
     ],
 )
-def test_nonsense_is_refused(change: dict[str, Any]) -> None:
+def test_invalid_records_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         record(**change) if "belonging" not in change else record(*change["belonging"])
 
 
-def test_it_survives_being_written_as_json() -> None:
+def test_json_round_trip() -> None:
     one = record(7e-12, 0.1, 1 / 3, logit_scale=2.5)
     assert TaskRecord.model_validate_json(one.model_dump_json()) == one
 

@@ -1,4 +1,4 @@
-"""HyperNet: the numbers of its specification, tasks of any size, and old weights that hardly move."""
+"""HyperNet: reference values, tasks of any size, and regularised weights of old tasks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_is_a_method(kind: dict[str, Any], tiny_stream: Stream) -> None:
     assert not make(kind).exact_memory
 
 
-# ---------------------------------------------------------------------------------- numbers of the specification
+# ----------------------------------------------------------------------------------------------- reference values
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_is_a_method(kind: dict[str, Any], tiny_stream: Stream) -> None:
         (HypernetworkSettings(), 478_410, 12, 465_192),
     ],
 )
-def test_1_sizes(settings: HypernetworkSettings, n_weights: int, n_chunks: int, theta: int) -> None:
+def test_sizes(settings: HypernetworkSettings, n_weights: int, n_chunks: int, theta: int) -> None:
     with torch.device("meta"):
         hypernetwork = Hypernetwork(settings)
         hypernetwork.make_room(n_weights)
@@ -81,7 +81,7 @@ def test_1_sizes(settings: HypernetworkSettings, n_weights: int, n_chunks: int, 
     ("experiment", "n_tasks", "n_classes", "exact"),
     [("cifar10-5t", 5, 2, 457_304), ("mnist-5t", 5, 2, 465_672)],
 )
-def test_1_sizes_with_five_task_vectors(experiment: str, n_tasks: int, n_classes: int, exact: int) -> None:
+def test_sizes_with_five_task_vectors(experiment: str, n_tasks: int, n_classes: int, exact: int) -> None:
     config = resolve(experiment, "hypernet", "paper")
     shape = (1, 28, 28) if experiment == "mnist-5t" else (3, 32, 32)
     with torch.device("meta"):
@@ -115,7 +115,7 @@ def gradient(module: Scaling) -> float:
     return module.theta.grad.item()
 
 
-def test_2_lookahead() -> None:
+def test_lookahead() -> None:
     h, vector, old = Scaling(1.0), double(2.0), double(2.0)
     h.theta.grad = double(1.0)  # so that dtheta = -0.1
     ahead = lookahead(h, sgd(h))
@@ -123,14 +123,14 @@ def test_2_lookahead() -> None:
     assert drift([old], [ahead(vector, 1)]).item() == pytest.approx(0.04)
     add_regulariser(h, sgd(h), [vector], [old], beta=1.0)
     assert gradient(h) == pytest.approx(1.0 - 0.8)
-    # Without lookahead both are zero, which is why it is there.
+    # Without lookahead both are zero.
     h.theta.grad = double(0.0)
     assert drift([old], [h(vector, 1)]).item() == 0
     add_regulariser(h, sgd(h), [vector], [old], beta=1.0)
     assert gradient(h) == 0
 
 
-def test_3_a_full_sgd_step() -> None:
+def test_a_full_sgd_step() -> None:
     h, vector, old = Scaling(1.0), double(2.0), double(2.0)
     optimiser = sgd(h)
     (0.5 * (h.theta - 3) ** 2).sum().backward()  # type: ignore[no-untyped-call]
@@ -143,14 +143,14 @@ def test_3_a_full_sgd_step() -> None:
     assert h.theta.item() == pytest.approx(1.12)
 
 
-def test_4_averaging() -> None:
+def test_averaging() -> None:
     old, new = [double(1, 2, 3), double(0, 1, 0)], [double(1, 2, 2), double(0.5, 1, 0)]
     assert drift(old, new).item() == pytest.approx(0.625)
 
 
-def test_5_head_rows() -> None:
-    """A body of one weight and a head of two columns. Task 0 has two rows, a later task four: task 0's weights are the
-    body and its own rows, so only these count, though h generates more by now."""
+def test_head_rows() -> None:
+    """A body of one weight and a head of two columns, with two rows for task 0 and four for a later task: only the body
+    and task 0's own rows count for task 0, though h can generate more."""
     h = Hypernetwork(HypernetworkSettings(chunk=1, task_vector=1, chunk_vector=1, hidden=()))
     h.make_room(1 + 2 * 2)
     h.make_room(1 + 4 * 2)
@@ -163,18 +163,18 @@ def test_5_head_rows() -> None:
         assert drift([everything], [h(torch.zeros(1), 9)]).item() == pytest.approx(8.01)
 
 
-def test_6_the_lookahead_of_adam_is_the_real_step() -> None:
+def test_lookahead_with_adam() -> None:
     module = nn.ParameterList([nn.Parameter(torch.zeros(3))])
     optimiser = make_optimiser([(OptimiserSettings(kind="adam", lr=1e-3), list(module))])
     module[0].grad = torch.tensor([0.5, -4.0, 0.0])
     step = lookahead(module, optimiser)[0].detach()
     torch.testing.assert_close(step, torch.tensor([-1e-3, 1e-3, 0.0]), rtol=0, atol=1e-7)
-    assert not optimiser.state, "no step was made yet"
+    assert not optimiser.state, "the optimiser itself made no step"
     assert torch.equal(module[0], torch.zeros(3))
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "lars"])
-def test_6_the_lookahead_knows_moments_rates_and_decay(kind: Any) -> None:
+def test_lookahead_uses_moments_learning_rates_and_decay(kind: Any) -> None:
     torch.manual_seed(0)
     module = nn.Linear(3, 2)
     settings = OptimiserSettings(kind=kind, lr=0.01, weight_decay=0.1, momentum=0.9)
@@ -193,7 +193,7 @@ def test_6_the_lookahead_knows_moments_rates_and_decay(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("hidden", [(), (6, 5)])
-def test_7_a_chunk_vector_decides_about_its_chunk_only(hidden: tuple[int, ...]) -> None:
+def test_a_chunk_vector_affects_its_chunk_only(hidden: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     h = Hypernetwork(HypernetworkSettings(chunk=10, task_vector=3, chunk_vector=2, hidden=hidden))
     h.make_room(34)
@@ -209,7 +209,7 @@ def test_7_a_chunk_vector_decides_about_its_chunk_only(hidden: tuple[int, ...]) 
 # ----------------------------------------------------------------------------------------- tasks of different sizes
 
 
-def test_room_for_more_weights_changes_nothing_old() -> None:
+def test_more_chunk_vectors_do_not_change_old_weights() -> None:
     torch.manual_seed(0)
     h = Hypernetwork(HypernetworkSettings(chunk=10, task_vector=3, chunk_vector=2, hidden=()))
     vector = torch.randn(3)
@@ -225,7 +225,7 @@ def test_room_for_more_weights_changes_nothing_old() -> None:
 @kinds
 def test_tasks_may_have_different_sizes(kind: dict[str, Any], digits: DataSet, tmp_path: Path) -> None:
     stream = split(digits, [2, 5, 1], train_per_class=16, test_per_class=8, validation=0.25)
-    chunk = {**kind["hypernetwork"], "chunk": 40}  # so small that a larger head needs chunks of its own
+    chunk = {**kind["hypernetwork"], "chunk": 40}  # small enough that a larger head needs more chunks
     method = make({**kind, "hypernetwork": chunk})
     lengths = []
     for task in stream:
@@ -241,7 +241,7 @@ def test_tasks_may_have_different_sizes(kind: dict[str, Any], digits: DataSet, t
     assert all(torch.equal(a, b) for a, b in zip(loaded.blocks(pixels), method.blocks(pixels), strict=True))
 
 
-# ---------------------------------------------------------------------------------------------- what holds old tasks
+# --------------------------------------------------------------------------------------- preservation of old tasks
 
 
 def distance(old: Tensor, new: Tensor) -> float:
@@ -249,20 +249,20 @@ def distance(old: Tensor, new: Tensor) -> float:
 
 
 def learn_two(kind: dict[str, Any], stream: Stream, **changes: Any) -> tuple[HyperNet, Tensor]:
-    """After two tasks, and the first target's weights as they were after one."""
+    """The method after two tasks, and the first target's weights after one."""
     method = make(kind, epochs=20, **changes).learn(stream[0])
     (old,) = method.generated()
     return method.learn(stream[1]), old
 
 
 @kinds
-def test_the_regulariser_holds_the_weights_of_old_tasks(kind: dict[str, Any], tiny_stream: Stream) -> None:
-    held, free = (
+def test_the_regulariser_preserves_weights_of_old_tasks(kind: dict[str, Any], tiny_stream: Stream) -> None:
+    regularised, free = (
         distance(old, method.generated()[0])
         for method, old in (learn_two(kind, tiny_stream, beta=beta) for beta in (0.1, 0.0))
     )
-    assert held < 0.15, f"the old weights moved by {held:.1%}"
-    assert free > 3 * held, f"without the regulariser they move by {free:.1%}, with it by {held:.1%}"
+    assert regularised < 0.15, f"the old weights changed by {regularised:.1%}"
+    assert free > 3 * regularised, f"{free:.1%} without the regulariser, {regularised:.1%} with it"
 
 
 def test_old_task_vectors_and_statistics_are_frozen(tiny_stream: Stream) -> None:
@@ -274,12 +274,12 @@ def test_old_task_vectors_and_statistics_are_frozen(tiny_stream: Stream) -> None
     now = method.statistics[0].state_dict()
     assert all(torch.equal(now[name], value) for name, value in statistics.items())
     other = method.statistics[1].state_dict()
-    assert not torch.equal(other["mean0"], statistics["mean0"]), "each task has statistics of its own"
+    assert not torch.equal(other["mean0"], statistics["mean0"]), "each task has its own statistics"
     assert not any(parameter.requires_grad for parameter in method.parameters())
 
 
-def test_a_block_needs_its_own_statistics(tiny_stream: Stream) -> None:
-    # hypernet.md, pitfall 11: the wrong task's statistics look like forgetting.
+def test_a_block_depends_on_its_own_statistics(tiny_stream: Stream) -> None:
+    # Statistics of the wrong task would look like forgetting.
     method = make(RESNET).learn(tiny_stream[0]).learn(tiny_stream[1])
     pixels = tiny_stream.tests[0].pixels
     before = method.blocks(pixels)
@@ -289,16 +289,16 @@ def test_a_block_needs_its_own_statistics(tiny_stream: Stream) -> None:
 
 
 @pytest.mark.parametrize(("given", "rate"), [(None, 5e-3), (1e-4, 1e-4)])
-def test_the_task_vector_may_have_a_rate_of_its_own(given: float | None, rate: float, tiny_stream: Stream) -> None:
-    """Adam moves a number by about the learning rate in each step; the optimiser's is 5e-3 here."""
+def test_learning_rate_of_the_task_vector(given: float | None, rate: float, tiny_stream: Stream) -> None:
+    """Adam changes a parameter by about the learning rate in each step; that of the optimiser is 5e-3."""
     plan = {"epochs": 2, "batch": 100, "schedule": {"kind": "constant"}}
     method = make(MLP, learning={"vector_lr": given, "plan": plan})
     seen: list[tuple[Tensor, Tensor]] = []
 
-    def look(progress: Progress) -> None:
+    def record(progress: Progress) -> None:
         seen.append((method.task_vectors[0].detach().clone(), method.hypernetwork.chunk_vectors.detach().clone()))
 
-    method.learn(tiny_stream[0], TrainingContext(look))
+    method.learn(tiny_stream[0], TrainingContext(record))
     vector, chunks = (after - before for before, after in zip(*seen, strict=True))
     assert vector.abs().max().item() == pytest.approx(rate, rel=0.2)
     assert chunks.abs().max().item() == pytest.approx(5e-3, rel=0.2)
@@ -311,14 +311,14 @@ def test_the_task_vector_may_have_a_rate_of_its_own(given: float | None, rate: f
     ("kind", "epochs"),
     [pytest.param(MLP, 20, id="mlp"), pytest.param(RESNET, 20, id="resnet32", marks=pytest.mark.slow)],
 )
-def test_it_learns_and_remembers(kind: dict[str, Any], epochs: int, digits: DataSet) -> None:
+def test_learns_without_forgetting(kind: dict[str, Any], epochs: int, digits: DataSet) -> None:
     stream = split(digits, [2, 2, 2], train_per_class=60, validation=0.1)
     method = make(kind, epochs=epochs, beta=0.1)
     for task in stream:
         method.learn(task)
     for number, task in enumerate(stream):
-        answers = method.block(task.validation.pixels, number).argmax(1)
-        assert (answers == task.validation.labels).float().mean().item() >= 0.9
+        predicted = method.block(task.validation.pixels, number).argmax(1)
+        assert (predicted == task.validation.labels).float().mean().item() >= 0.9
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_wrong_settings_are_explained(given: dict[str, Any], text: str) -> None:
         ),
     ],
 )
-def test_the_paper_budget_has_the_official_settings(experiment: str, expected: dict[str, Any]) -> None:
+def test_published_settings_in_the_paper_budget(experiment: str, expected: dict[str, Any]) -> None:
     settings = resolve(experiment, "hypernet", "paper").settings
     h, learning = settings["hypernetwork"], settings["learning"]
     assert h["task_vector"] == h["chunk_vector"]

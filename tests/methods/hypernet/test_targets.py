@@ -1,4 +1,4 @@
-"""Targets: the sizes of the paper's table, and a forward pass with weights and statistics that are passed in."""
+"""Targets: published sizes, and forward passes with given weights and statistics."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ def flat_weights(target: nn.Module, seed: int = 2) -> Tensor:
     ("settings", "size", "n_outputs", "exact", "printed"),
     [
         pytest.param(MlpTargetSettings(), 28, 10, 478_410, "0.48", id="mnist-5t"),
-        # The table prints .47 for CIFAR-10, too, where rounding gives .46.
+        # The paper prints .47 for CIFAR-10 as well, where rounding gives .46.
         pytest.param(ResNet32Settings(), 32, 10, 464_154, "0.46", id="cifar10-5t"),
         pytest.param(ResNet32Settings(), 32, 100, 470_004, "0.47", id="cifar100"),
         pytest.param(ResNet32Settings(), 32, 200, 476_504, "0.48", id="tinyimagenet"),
     ],
 )
-def test_the_papers_table(settings: TargetSettings, size: int, n_outputs: int, exact: int, printed: str) -> None:
+def test_published_parameter_counts(
+    settings: TargetSettings, size: int, n_outputs: int, exact: int, printed: str
+) -> None:
     count = n_weights(make_target(settings, size, n_outputs))
     assert count == exact
     assert f"{count / 1e6:.2f}" == printed
@@ -59,7 +61,7 @@ def test_resnet32_has_32_layers_with_weights() -> None:
 
 
 @targets
-def test_a_target_stores_nothing(settings: TargetSettings) -> None:
+def test_targets_have_no_weights(settings: TargetSettings) -> None:
     target = make_target(settings, 8, 3)
     assert all(tensor.is_meta for tensor in (*target.parameters(), *target.buffers()))
 
@@ -76,8 +78,8 @@ def test_only_the_head_depends_on_the_number_of_classes(settings: TargetSettings
 
 
 @targets
-def test_flat_weights_come_back_in_the_targets_shapes(settings: TargetSettings) -> None:
-    # hypernet.md, test 7: reshaped back, shapes are reproduced exactly and every number is used once.
+def test_weights_are_split_into_the_targets_shapes(settings: TargetSettings) -> None:
+    # Every weight is used exactly once.
     target = make_target(settings, 8, 3)
     flat = torch.arange(n_weights(target))
     named = as_weights(target, flat)
@@ -98,7 +100,7 @@ def reference_mlp(pixels: Tensor, w: dict[str, Tensor]) -> Tensor:
 
 
 def reference_resnet(pixels: Tensor, w: dict[str, Tensor], statistics: dict[str, Tensor] | None) -> Tensor:
-    """ResNet of 6n + 2 layers (here n = 2) written down once more; batch statistics if none are given."""
+    """A second implementation of the ResNet with 6n + 2 layers (here n = 2); batch statistics if none are given."""
 
     def conv_norm(values: Tensor, conv: str, norm: str, stride: int) -> Tensor:
         values = F.conv2d(values, w[f"{conv}.weight"], stride=stride, padding=1)
@@ -141,7 +143,7 @@ def test_the_resnet_equals_the_reference(training: bool) -> None:
     outputs = functional_call(target, {**named, **statistics.named()}, (images(),))
     torch.testing.assert_close(outputs, reference_resnet(images(), named, None if training else before))
     changed = {name for name, value in statistics.named().items() if not torch.equal(value, before[name])}
-    assert changed == (set(before) if training else set()), "training moves the given statistics, scoring does not"
+    assert changed == (set(before) if training else set()), "training updates the given statistics, inference does not"
 
 
 def test_statistics_are_named_like_the_targets_buffers() -> None:

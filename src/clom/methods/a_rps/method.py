@@ -1,20 +1,20 @@
 """A-RPS, random path selection (Rajasegaran et al. 2019, arXiv 1906.01120).
 
-A group of tasks trains one random path through a network of parallel modules; the modules of earlier paths are frozen
-and stay in use. Exemplars and a distillation of growing weight hold on to what stays trainable: skips and classifier.
+A group of tasks trains one random path through a network of parallel modules; modules of earlier paths are frozen and
+stay in use. Exemplars and distillation with a growing weight protect what remains trainable: skips and classifier.
 
 This does not claim to reproduce the paper's 60.8 and 53.5 on CIFAR-100. The public code is RPS-Net; the two additions
-of A-RPS have none. Its switching by capacity is here a stand-in of our own (`fisher_capacity`; the default is RPS-Net's
-fixed interval), its weighting of paths by peak response is left out: modules are summed.
+of A-RPS are unpublished. Its switching by capacity is replaced by our own rule (`fisher_capacity`; the default is
+RPS-Net's fixed interval), and its weighting of paths by peak response is left out: modules are summed.
 
-| RPS-Net's code | here | why |
+| RPS-Net's code | here | reason |
 |---|---|---|
-| the teacher runs on the new paths, too | on the previous ones | modules that never learned would corrupt the targets |
-| frozen modules keep normalising by batches | evaluation mode | their running statistics would drift |
-| best epoch and best candidate by test accuracy | last epoch; by validation images | test images are for testing |
-| outputs for all classes up front | outputs of the classes seen | the number of classes is not known |
-| level 7 without its skip | with it, as levels 2, 3, 5, 9 | looks like a slip |
-| rotation by up to 10 degrees | shift and flip only | the views offer no small rotations |
+| the teacher includes the new path | previous paths only | untrained modules would corrupt the targets |
+| frozen modules use batch statistics | evaluation mode | their running statistics would drift |
+| best epoch and candidate by test accuracy | last epoch; best on validation images | no selection on test data |
+| outputs for all classes in advance | outputs of the classes seen | the number of classes is not known |
+| level 7 without its skip | with it, as levels 2, 3, 5, 9 | probably an oversight |
+| rotation by up to 10 degrees | shift and flip only | `Augmentation` has no small rotations |
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ TEMPERATURE = 2.0
 
 class ARpsSettings(ReplaySettings):
     paths: PathSettings = PathSettings()
-    """The method's own network; the experiment's is not used."""
+    """The network, used instead of the experiment's."""
     switching: Switching = Interval()
     prefer_free: bool = False
-    """Ours: draw among unused modules while a level has any. RPS-Net draws among all."""
+    """Draw unused modules while a level has any (ours). RPS-Net draws from all modules."""
     candidates: Positive = 1
-    """G: how many runs are tried for every task, the best one kept. RPS-Net tries 8, which costs 8 times as much."""
+    """G: candidates trained for every task, of which the best is used. RPS-Net trains 8, at 8 times the cost."""
     distill: Literal["repo", "kl_old"] = "repo"
-    """`repo`: as in the public code. `kl_old`: a plain divergence over the old classes, mean over the batch."""
+    """`repo`: as in the public code. `kl_old`: KL divergence over the old classes, averaged over the batch."""
     gamma: NonNegative = 2.5
-    """How fast the weight of the distillation grows after J tasks; J is the `interval` of `switching`."""
+    """Growth of the distillation weight per task after J tasks; J is the `interval` of `switching`."""
     repeat_exemplars: Positive = 1
-    """How often an epoch shows each exemplar: 1 in RPS-Net's CIFAR script, 10 in its MNIST script."""
+    """Copies of each exemplar per epoch: 1 in RPS-Net's CIFAR script, 10 in its MNIST script."""
 
 
 @dataclass(frozen=True)
-class _Run:
-    """A candidate: the trained network and how well it does on held-out images."""
+class _Candidate:
+    """A trained network and its accuracy on held-out images."""
 
     accuracy: float
     backbone: PathNet
@@ -85,44 +85,44 @@ class ARps(ReplayMethod):
     def __init__(self, net: NetSettings, settings: ARpsSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
         self.register_buffer("age", torch.tensor(0))  # tasks learned on the current path
-        self.register_buffer("switch_due", torch.tensor(False))  # whether the next task begins a new path
+        self.register_buffer("switch_due", torch.tensor(False))  # whether the next task starts a new path
 
     def _make_backbone(self) -> PathNet:  # type: ignore[override]
         return PathNet(self.settings.paths, self.image_shape[-1])
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
         if self.settings.candidates > 1 and not len(task.validation):
-            raise UserError(f"Task '{task.name}' has no validation images to choose a candidate by: set candidates=1.")
+            raise UserError(f"Task '{task.name}' has no validation images to select a candidate: set candidates=1.")
         before = self.backbone, self.head
-        runs = (self._run(number, before, task, context) for number in range(self.settings.candidates))
-        best = max(runs, key=lambda run: run.accuracy)
+        candidates = (self._train(number, before, task, context) for number in range(self.settings.candidates))
+        best = max(candidates, key=lambda candidate: candidate.accuracy)
         self.backbone, self.head = best.backbone, best.head
         self._plan_next_path(task)
         self.keep(task, self._random_exemplars(task))
 
-    def _run(self, number: int, before: tuple[PathNet, Head], task: Task, context: TrainingContext) -> _Run:
+    def _train(self, number: int, before: tuple[PathNet, Head], task: Task, context: TrainingContext) -> _Candidate:
         """Train one candidate, starting from the networks `before` this task."""
         self.backbone, self.head = copy.deepcopy(before)
         if self.switch_due:
             self._begin_path(number)
         self.backbone.freeze()
-        learning = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        # `before` has no module of the new path, so the teacher answers with the previous paths alone.
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        # `before` has no module of the new path, so the teacher consists of the previous paths alone.
         teacher = teacher_of(nn.Sequential(*before)) if self.n_old else None
         phase = "learning" if self.settings.candidates == 1 else f"candidate {number + 1}"
         pixels, labels = self._with_exemplars(*self.new_data(task), self.settings.repeat_exemplars)
-        self.train_on(pixels, labels, self._loss(teacher), learning, context, phase=phase)
-        return _Run(self._accuracy(task), self.backbone, self.head)
+        self.train_on(pixels, labels, self._loss(teacher), trained, context, phase=phase)
+        return _Candidate(self._accuracy(task), self.backbone, self.head)
 
     def _begin_path(self, candidate: int) -> None:
         device, randomness = self.device, self.random(f"path of candidate {candidate + 1}")
-        everything_so_far = self.backbone.fixed() | self.backbone.path()
-        self.backbone.begin(draw_path(everything_so_far, randomness, self.settings.prefer_free))
+        used = self.backbone.fixed() | self.backbone.path()
+        self.backbone.begin(draw_path(used, randomness, self.settings.prefer_free))
         place(self, device)
         if not trainable(self.backbone.path(), self.backbone.fixed()).any():
             warnings.warn(
-                f"The random path of task '{self.tasks[-1].name}' has only modules that are frozen already: the task "
-                "trains skips and classifier alone. More paths.modules or prefer_free avoid that.",
+                f"All modules on the random path of task '{self.tasks[-1].name}' are frozen already: the task trains "
+                "only skips and classifier. Increase paths.modules or set prefer_free to avoid this.",
                 stacklevel=6,
             )
 
@@ -147,17 +147,17 @@ class ARps(ReplayMethod):
     def _with_exemplars(self, pixels: Tensor, labels: Tensor, times: int = 1) -> tuple[Tensor, Tensor]:
         if not len(self.memory):
             return pixels, labels
-        stored, their_labels = self.exemplars()
-        return torch.cat([pixels, *[stored] * times]), torch.cat([labels, *[their_labels] * times])
+        stored_pixels, stored_labels = self.exemplars()
+        return torch.cat([pixels, *[stored_pixels] * times]), torch.cat([labels, *[stored_labels] * times])
 
     @torch.no_grad()
     def _accuracy(self, task: Task) -> float:
-        """Mean over the classes so far: new ones on validation images, old ones on exemplars, all that is left."""
+        """Mean over the classes so far: new ones on validation images, old ones on exemplars."""
         if self.settings.candidates == 1:
-            return 0.0  # nothing to choose
+            return 0.0  # no selection
         pixels, labels = self._with_exemplars(task.validation.pixels, task.validation.labels + self.n_old)
-        right = (self.scores(pixels).argmax(1) == labels).double()
-        return float(torch.stack([right[labels == label].mean() for label in torch.unique(labels)]).mean())
+        correct = (self.scores(pixels).argmax(1) == labels).double()
+        return float(torch.stack([correct[labels == label].mean() for label in torch.unique(labels)]).mean())
 
     def _plan_next_path(self, task: Task) -> None:
         self.age.fill_(1 if self.switch_due else int(self.age) + 1)
@@ -168,7 +168,7 @@ class ARps(ReplayMethod):
         )
 
     def _fisher(self, task: Task, samples: int) -> Tensor:
-        """Diagonal empirical Fisher information of what learns on the current path: `mean (d log p(y|x) / d w)^2`."""
+        """Diagonal empirical Fisher information of the weights trained on this path: `mean (d log p(y|x) / d w)^2`."""
         modules = self.backbone.modules_in(trainable(self.backbone.path(), self.backbone.fixed()))
         weights = [weight for module in modules for weight in module.parameters()]
         pixels, labels = self._with_exemplars(*self.new_data(task))
@@ -188,20 +188,20 @@ class ARps(ReplayMethod):
 
 
 def trainable(path: Tensor, fixed: Tensor) -> Tensor:
-    """The modules that learn: on the current path and not frozen (spec: train = path AND NOT fixed)."""
+    """The modules that are trained: those on the current path that are not frozen."""
     return path & ~fixed
 
 
 def phi(task: int, interval: int, gamma: float) -> float:
-    """The weight of the distillation: 1 up to task J, counted from 0, then growing by gamma with every task."""
+    """The weight of the distillation: 1 up to task J, counted from 0, then growing by gamma per task."""
     return 1.0 if task <= interval else gamma * (task - interval)
 
 
 def repo_distillation(outputs: Tensor, teacher: Tensor, labels: Tensor, nominal_batch: int) -> Tensor:
-    """The public code's distillation, with its oddities.
+    """Distillation as in the public code, including its peculiarities.
 
-    Targets are the teacher's outputs for the old classes and 0 or 1 for the others, all taken as logits; negative terms
-    are cut off, so it is no divergence; the sum is divided by the batch size that was asked for, full or not.
+    Targets are the teacher's logits for the old classes and 0 or 1 for the others, all treated as logits; negative
+    terms are clamped to zero, so it is not a divergence; the sum is divided by the nominal batch size.
     """
     n_old = teacher.shape[1]
     new = F.one_hot(labels, outputs.shape[1])[:, n_old:].to(outputs.dtype)

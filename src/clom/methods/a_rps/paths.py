@@ -1,7 +1,7 @@
-"""A network of parallel modules, of which a path picks one per level (RPS-Net, Rajasegaran et al. 2019).
+"""A network of parallel modules, of which a path selects one per level (RPS-Net, Rajasegaran et al. 2019).
 
-A module exists from the moment a path first picks it, so the modules that exist are the union of all paths so far, and
-that union is what every image passes through. Which paths there were is part of what is saved.
+A module is created when a path first selects it, and every image passes through all modules created so far: the union
+of all paths. The paths are saved with the model.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from clom.settings import Positive, PositiveNumber, Settings
 
 
 class PathSettings(Settings):
-    """The levels; by default the authors' network for CIFAR-100. Small images and budgets take fewer and narrower."""
+    """The levels; by default the authors' network for CIFAR-100. Use fewer and narrower ones for small images."""
 
     widths: tuple[Positive, ...] = (64, 64, 64, 128, 128, 256, 256, 512, 512)
     """Channels of each level: L = 9."""
     pools: tuple[Positive, ...] = (5, 7)
-    """After which levels, counted from 1, the image is halved."""
+    """The levels, counted from 1, that are followed by 2x2 max-pooling."""
     modules: Positive = 8
-    """M: how many modules a level may come to have."""
+    """M: maximum number of modules per level."""
     mean: tuple[float, float, float] = (0.4914, 0.4822, 0.4465)
     deviation: tuple[PositiveNumber, PositiveNumber, PositiveNumber] = (0.2023, 0.1994, 0.2010)
-    """What images are normalised with: the statistics of CIFAR-10, as in the authors' code, whatever the data."""
+    """Mean and standard deviation of the pixels: those of CIFAR-10 for any data, as in the authors' code."""
 
     @model_validator(mode="after")
     def _pools_follow_levels(self) -> Self:
         if not self.widths:
             raise ValueError("a network needs at least one level")
         if any(level > len(self.widths) for level in self.pools):
-            raise ValueError(f"pools {self.pools} name levels that {len(self.widths)} widths do not have")
+            raise ValueError(f"pools {self.pools} name levels above {len(self.widths)}, the number of widths")
         return self
 
 
 class PathNet(nn.Module):
-    """Features of images in [0, 1]: level after level `relu(skip(x) + sum of the modules)`, then the average."""
+    """Features of images in [0, 1]: levels of `relu(skip(x) + sum of the modules)`, then global average pooling."""
 
     paths: Tensor
-    """`[paths, levels]`: the module that each path picked at each level, the current path last."""
+    """`[paths, levels]`: the module that each path selects at each level, the current path last."""
     mean: Tensor
     deviation: Tensor
 
@@ -52,7 +52,7 @@ class PathNet(nn.Module):
         super().__init__()
         if image_size < 2 ** len(settings.pools):
             raise UserError(
-                f"Images of {image_size} pixels cannot be halved {len(settings.pools)} times: give fewer paths.pools."
+                f"Images of {image_size} pixels cannot be halved {len(settings.pools)} times: shorten paths.pools."
             )
         self.settings = settings
         self.n_features = settings.widths[-1]
@@ -72,10 +72,10 @@ class PathNet(nn.Module):
             values = level(values)
             if number in self.settings.pools:
                 values = F.max_pool2d(values, 2)
-        return values.mean((2, 3))  # of any size: the authors' 8 x 8 window is the whole map of 32-pixel images
+        return values.mean((2, 3))  # the authors' 8 x 8 window is the whole map of 32-pixel images
 
     def begin(self, path: Tensor) -> None:
-        """Go on with a new path: missing modules are made, all older ones are from now on frozen."""
+        """Start a new path: create missing modules; those of earlier paths count as frozen from now on."""
         self.paths = torch.cat([self.paths, path[None].to(self.paths.device)])
         for level, module in zip(self._levels(), path.tolist(), strict=True):
             level.build(module)
@@ -89,18 +89,18 @@ class PathNet(nn.Module):
         return union(self.paths[-1:], self.settings.modules)
 
     def modules_in(self, mask: Tensor) -> list[nn.Module]:
-        """The modules that a matrix `[levels, M]` marks; all of them must exist."""
+        """The modules marked by a mask `[levels, M]`; all of them must exist."""
         levels = list(self._levels())
         return [levels[level].module(module) for level, module in mask.nonzero().tolist()]
 
     def freeze(self) -> None:
-        """Only the new modules of the current path and the skips learn; the skips are shared by all paths."""
+        """Let only the new modules of the current path and the skips, which all paths share, be trained."""
         self.requires_grad_(True)
         for module in self.modules_in(self.fixed()):
             module.requires_grad_(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Frozen modules stay in evaluation mode, or their running statistics would drift away with the new data."""
+        """Frozen modules stay in evaluation mode: otherwise their running statistics would drift."""
         super().train(mode)
         for module in self.modules_in(self.fixed()):
             module.eval()
@@ -112,11 +112,11 @@ class PathNet(nn.Module):
             yield level
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: object) -> None:
-        # Which modules there are is part of what is stored. They are made in the order in which they once were.
+        # The stored paths determine which modules exist. They are created in the original order.
         paths = state.get(prefix + "paths")
         if paths is not None:
             self._check(paths)
-            if not torch.equal(paths.cpu(), self.paths.cpu()):  # else modules that an optimiser knows would be replaced
+            if not torch.equal(paths.cpu(), self.paths.cpu()):  # an optimiser may hold the existing parameters
                 self._rebuild(paths)
         super()._load_from_state_dict(state, prefix, *args)
 
@@ -134,7 +134,7 @@ class PathNet(nn.Module):
 
 
 class Level(nn.Module):
-    """Parallel modules and a skip: the identity if shapes agree, else a convolution; the first level has none."""
+    """Parallel modules and a skip: the identity if shapes match, otherwise a convolution; the first level has none."""
 
     def __init__(self, n_in: int, n_out: int, first: bool) -> None:
         super().__init__()
@@ -145,13 +145,13 @@ class Level(nn.Module):
         self.parallel = nn.ModuleDict()
 
     def forward(self, values: Tensor) -> Tensor:
-        parts: list[Tensor] = [module(values) for module in self.parallel.values()]
+        outputs: list[Tensor] = [module(values) for module in self.parallel.values()]
         if self.skip is not None:
-            parts.append(self.skip(values))
-        return F.relu(sum(parts[1:], parts[0]))
+            outputs.append(self.skip(values))
+        return F.relu(sum(outputs[1:], outputs[0]))
 
     def build(self, number: int) -> None:
-        """Make module `number` unless it exists."""
+        """Create module `number` unless it exists."""
         if str(number) in self.parallel:
             return
         layers = [*_convolution(self.n_in, self.n_out), nn.ReLU()]
@@ -171,14 +171,14 @@ def _convolution(n_in: int, n_out: int) -> list[nn.Module]:
 
 
 def union(paths: Tensor, modules: int) -> Tensor:
-    """`[paths, levels]` module numbers as one matrix `[levels, modules]`: true where any path passes."""
+    """From module numbers `[paths, levels]` to a mask `[levels, modules]` of the modules on any path."""
     return F.one_hot(paths, modules).bool().any(0)
 
 
 def draw_path(fixed: Tensor, randomness: torch.Generator, prefer_free: bool = False) -> Tensor:
-    """A module for every level, uniform; it may be one that was used before, unless `prefer_free` and one is free."""
-    fixed = fixed.cpu()  # where the generator is
-    open_to_choice = torch.ones_like(fixed)
+    """A uniformly drawn module per level; with `prefer_free`, one that was not used before if there is any."""
+    fixed = fixed.cpu()  # the generator's device
+    allowed = torch.ones_like(fixed)
     if prefer_free:
-        open_to_choice = ~fixed | fixed.all(1, keepdim=True)
-    return torch.multinomial(open_to_choice.float(), 1, generator=randomness).flatten()
+        allowed = ~fixed | fixed.all(1, keepdim=True)
+    return torch.multinomial(allowed.float(), 1, generator=randomness).flatten()

@@ -1,4 +1,4 @@
-"""When a system of random paths goes over to the next path. Asked after every task; one class per rule."""
+"""Rules, evaluated after every task, for when A-RPS switches to a new path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from clom.settings import Count, NonNegative, Positive, Settings
 
 FisherOf = Callable[[int], Tensor]
-"""From at most so many images: how much each free parameter of the current path matters to the answers."""
+"""From a maximum number of images to the Fisher information of each trainable parameter of the current path."""
 
 
 class Interval(Settings):
@@ -21,23 +21,23 @@ class Interval(Settings):
     """J."""
 
     def should_switch(self, task: int, age: int, fisher_of: FisherOf) -> bool:
-        """After task `task`, counted from 0, the `age`-th on its path."""
+        """Whether to switch after task `task`, counted from 0, which is the `age`-th on its path."""
         return (task + 1) % self.interval == 0
 
 
 class FisherCapacity(Settings):
     """A new path when too few parameters of the current one are idle, at the latest after `interval` tasks.
 
-    Our own stand-in: A-RPS decides by a measure of the network's capacity whose formula is in no public code.
+    Our own rule: A-RPS uses a measure of the network's capacity that is not in any public code.
     """
 
     kind: Literal["fisher_capacity"] = "fisher_capacity"
     interval: Positive = 4
-    """The greatest age of a path."""
+    """Maximum number of tasks per path."""
     idle: NonNegative = 0.1
-    """A parameter is idle if its Fisher information is below this share of the mean."""
+    """A parameter is idle if its Fisher information is below this fraction of the mean."""
     least_idle: NonNegative = 0.2
-    """Switch if the share of idle parameters is below."""
+    """Switch if the fraction of idle parameters is below this."""
     samples: Positive = 1000
 
     def should_switch(self, task: int, age: int, fisher_of: FisherOf) -> bool:
@@ -49,7 +49,7 @@ class Never(Settings):
 
     kind: Literal["none"] = "none"
     interval: Count = 10
-    """Only for the weight of the distillation, which stays 1 for so many tasks."""
+    """Affects only the weight of the distillation, which is 1 for this many tasks."""
 
     def should_switch(self, task: int, age: int, fisher_of: FisherOf) -> bool:
         return False
@@ -59,5 +59,5 @@ Switching = Interval | FisherCapacity | Never
 
 
 def idle_share(fisher: Tensor, threshold: float) -> float:
-    """The share of parameters whose Fisher information is below `threshold` times the mean; 0 if there are none."""
+    """The fraction of parameters with a Fisher information below `threshold` times the mean; 0 if there are none."""
     return float((fisher < threshold * fisher.mean()).double().mean()) if len(fisher) else 0.0

@@ -1,4 +1,4 @@
-"""Networks whose channels are switched on and off for each image by small gate networks, one per layer and task.
+"""Networks whose channels are gated for each image by small gate networks, one per layer and task.
 
 Tested by tests/methods/ccg/test_method.py.
 """
@@ -20,24 +20,24 @@ from clom.settings import Positive, Settings
 _TEMPERATURE = 2 / 3
 _HIDDEN = 16
 _OPEN_AT_FIRST = 2.2
-"""A gate starts by firing nine times in ten: if all gates of a layer closed at once, the signal would die."""
+"""Initially a gate is open with probability 0.9: if all gates of a layer closed at once, the signal would vanish."""
 
 
 def binary_concrete(logits: Tensor, noise: Tensor | None = None) -> Tensor:
-    """Eq. 2: `1[a + u > 0]` forward, the slope of `sigmoid((a + u) / tau)` backward."""
+    """Eq. 2: `1[a + u > 0]` in the forward pass, the gradient of `sigmoid((a + u) / tau)` in the backward pass."""
     noisy = logits if noise is None else logits + noise
     soft = torch.sigmoid(noisy / _TEMPERATURE)
     return (noisy > 0).to(soft.dtype) + (soft - soft.detach())
 
 
 def logistic_noise(like: Tensor) -> Tensor:
-    """`log U - log(1 - U)`: with it, a gate fires with probability sigmoid(a)."""
+    """`log U - log(1 - U)`: with this noise, a gate is open with probability sigmoid(a)."""
     uniform = torch.rand_like(like).clamp(1e-6, 1 - 1e-6)
     return uniform.log() - (-uniform).log1p()
 
 
 class TaskGate(nn.Module):
-    """Eq. 1: which channels a task uses for an image, from the pooled input of the layer."""
+    """Eq. 1: the channels that a task uses for an image, computed from the pooled input of the layer."""
 
     relevant: Tensor
 
@@ -47,7 +47,7 @@ class TaskGate(nn.Module):
         self.norm = nn.BatchNorm1d(_HIDDEN)
         self.second = nn.Linear(_HIDDEN, n_out)
         nn.init.constant_(self.second.bias, _OPEN_AT_FIRST)
-        # Channels that fired on the task's validation data; only these may fire later, so that nothing can change.
+        # Channels that were open on the task's own data; no others may open later, so that its scores never change.
         self.register_buffer("relevant", torch.ones(n_out))
 
     def forward(self, values: Tensor) -> Tensor:
@@ -59,13 +59,13 @@ class TaskGate(nn.Module):
 
 
 class Layer(nn.Module):
-    """A group of channels: the convolutions that feed it, normalised for each task, and each task's gate."""
+    """A group of channels: the convolutions that compute it, and the normalisation and gate of each task."""
 
     def __init__(self, n_gate: int, n_out: int, convs: dict[str, nn.Conv2d]) -> None:
         super().__init__()
         self.n_gate, self.n_out = n_gate, n_out
         self.convs = nn.ModuleDict(convs)
-        self.norms = nn.ModuleList()  # of each task: one for every convolution
+        self.norms = nn.ModuleList()  # per task, one for each convolution
         self.gates = nn.ModuleList()
 
     def add_task(self) -> None:
@@ -73,7 +73,7 @@ class Layer(nn.Module):
         self.gates.append(TaskGate(self.n_gate, self.n_out))
 
     def kernels(self) -> list[nn.Parameter]:
-        """The weights behind these channels, output channels first."""
+        """The weights of these channels, with the output channel as the first dimension."""
         return [parameter for conv in self.convs.values() for parameter in conv.parameters()]
 
     def conv(self, name: str, values: Tensor, task: int) -> Tensor:
@@ -87,22 +87,22 @@ class Layer(nn.Module):
         assert isinstance(gate, TaskGate)
         return gate
 
-    def frozen(self, n_tasks: int) -> Tensor:
-        """Channels that one of the first `n_tasks` tasks needs."""
-        needed = self.kernels()[0].new_zeros(self.n_out)
+    def frozen_channels(self, n_tasks: int) -> Tensor:
+        """The channels that are relevant for any of the first `n_tasks` tasks."""
+        frozen = self.kernels()[0].new_zeros(self.n_out)
         for task in range(n_tasks):
-            needed = torch.maximum(needed, self.gate(task).relevant)
-        return needed
+            frozen = torch.maximum(frozen, self.gate(task).relevant)
+        return frozen
 
 
 class ConditionalNet(nn.Module, ABC):
-    """Features of a task's stream, and the gates that made them."""
+    """The features of each task, and the gates they were computed with."""
 
     n_features: int
 
     @abstractmethod
     def forward(self, images: Tensor, task: int) -> tuple[Tensor, list[Tensor]]:
-        """`[n, n_features]` and, for every layer, `[n, channels]` zeros and ones."""
+        """Features `[n, n_features]` and the gates of every layer, `[n, channels]` of zeros and ones."""
 
     def layers(self) -> Iterator[Layer]:
         return (module for module in self.modules() if isinstance(module, Layer))
@@ -112,7 +112,7 @@ class ConditionalNet(nn.Module, ABC):
             layer.add_task()
 
     def train_only(self, task: int) -> None:
-        """Old streams stay as they answer: no noise, no moving statistics."""
+        """Training mode for one task; the others stay in evaluation mode, without noise or updates of statistics."""
         self.eval()
         for layer in self.layers():
             layer.norms[task].train()
@@ -126,14 +126,14 @@ class ConditionalNet(nn.Module, ABC):
 
 
 class ConvSettings(Settings):
-    """Three 3x3 convolutions of 100 filters, pooled after the first two (MNIST and SVHN in the paper)."""
+    """Three 3x3 convolutions with 100 filters, with pooling after the first two (MNIST and SVHN in the paper)."""
 
     kind: Literal["conv"] = "conv"
     channels: tuple[Positive, ...] = (100, 100, 100)
 
 
 class ConditionalConv(ConditionalNet):
-    """conv - norm - ReLU - gate, pooled by two after all but the last; global average."""
+    """conv - norm - ReLU - gate, with 2x2 max-pooling after all but the last; global average pooling."""
 
     def __init__(self, settings: ConvSettings) -> None:
         super().__init__()
@@ -161,14 +161,14 @@ class ConditionalResNetSettings(Settings):
 
 
 class _Block(nn.Module):
-    """Both gates look at the block's input; the second acts after the sum, or closed channels would leak through."""
+    """Both gates read the block's input. The second acts after the sum: otherwise the shortcut would bypass it."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
         self.inner = Layer(n_in, n_out, {"main": nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)})
         convs = {"main": nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)}
         if stride > 1 or n_in != n_out:
-            convs["shortcut"] = nn.Conv2d(n_in, n_out, 1, bias=False)  # its stride is taken before: see `forward`
+            convs["shortcut"] = nn.Conv2d(n_in, n_out, 1, bias=False)  # `forward` applies the stride before it
         self.outer = Layer(n_in, n_out, convs)
         self.stride = stride
 
@@ -213,7 +213,7 @@ def make_conditional_net(settings: ConvSettings | ConditionalResNetSettings) -> 
 
 
 class TaskClassifier(nn.Module):
-    """Eq. 6: all streams' features to a task. Grows without changing what it said about the older tasks."""
+    """Eq. 6: from the features of all tasks to task logits. Growing does not change the logits of older tasks."""
 
     def __init__(self, n_features: int, hidden: int = 64) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ class TaskClassifier(nn.Module):
         self.columns.append(column)
         self.rows.grow(1)
 
-    def forward(self, streams: Sequence[Tensor]) -> Tensor:
-        parts = [column(features) for column, features in zip(self.columns, streams, strict=True)]
-        logits: Tensor = self.rows(F.relu(torch.stack(parts).sum(0) + self.bias))
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        terms = [column(of_task) for column, of_task in zip(self.columns, features, strict=True)]
+        logits: Tensor = self.rows(F.relu(torch.stack(terms).sum(0) + self.bias))
         return logits

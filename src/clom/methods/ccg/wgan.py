@@ -1,4 +1,4 @@
-"""A generator for one task's images: Wasserstein GAN with gradient penalty (Gulrajani et al. 2017).
+"""A generator of one task's images: Wasserstein GAN with gradient penalty (Gulrajani et al. 2017).
 
 Tested by tests/methods/ccg/test_method.py.
 """
@@ -16,7 +16,7 @@ from clom.settings import Positive, PositiveNumber, Settings
 
 class WganSettings(Settings):
     steps: Positive = 2000
-    """Steps of the generator."""
+    """Training steps of the generator."""
     critic_steps: Positive = 5
     batch: Positive = 64
     lr: PositiveNumber = 1e-4
@@ -26,12 +26,14 @@ class WganSettings(Settings):
 
 
 class Generator(nn.Module):
-    """Noise to images in [0, 1]; the side must be a multiple of four."""
+    """From noise to images in [0, 1]; their side must be a multiple of four."""
 
     def __init__(self, settings: WganSettings, channels: int, side: int) -> None:
         super().__init__()
         if side % 4:
-            raise UserError(f"Generators make images whose side is a multiple of four, not {side}: pad or resize them.")
+            raise UserError(
+                f"Generative rehearsal needs images whose side is a multiple of four, not {side}: pad or resize them."
+            )
         width, self.latent, self.corner = settings.width, settings.latent, side // 4
         self.start = nn.Linear(settings.latent, 2 * width * self.corner**2)
         self.body = nn.Sequential(
@@ -56,7 +58,7 @@ class Generator(nn.Module):
 
 
 def make_critic(settings: WganSettings, channels: int, side: int) -> nn.Module:
-    """No normalisation over the batch: the penalty is on each image's own gradient."""
+    """Without batch normalisation: the penalty is on the gradient of each image."""
     width = settings.width
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, stride=2, padding=1),
@@ -69,11 +71,11 @@ def make_critic(settings: WganSettings, channels: int, side: int) -> nn.Module:
 
 
 def gradient_penalty(critic: nn.Module, real: Tensor, fake: Tensor, randomness: torch.Generator) -> Tensor:
-    """`(|grad D| - 1)^2` at random points between real and generated images, mean over the batch."""
+    """`(|grad D| - 1)^2` at random points between real and generated images, averaged over the batch."""
     share = torch.rand(len(real), *[1] * (real.ndim - 1), generator=randomness).to(real.device)
     between = (share * real + (1 - share) * fake).requires_grad_(True)
-    (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
-    penalty: Tensor = (slope.flatten(1).norm(dim=1) - 1).pow(2).mean()
+    (gradient,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    penalty: Tensor = (gradient.flatten(1).norm(dim=1) - 1).pow(2).mean()
     return penalty
 
 

@@ -1,4 +1,4 @@
-"""HyperNet: a network generates every task's classifier from a small learned vector (von Oswald et al. 2020)."""
+"""HyperNet: a hypernetwork generates each task's classifier from a small learned vector (von Oswald et al. 2020)."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class HypernetworkSettings(Settings):
-    """h; the defaults are the official code's for MNIST."""
+    """The hypernetwork h; the defaults are those of the official code for MNIST."""
 
     chunk: Positive = 42000
-    """How many weights one call generates."""
+    """Number of weights generated per call."""
     task_vector: Positive = 96
     chunk_vector: Positive = 96
     hidden: tuple[Positive, ...] = (10, 10)
-    """Sizes of the hidden layers; none makes h linear."""
+    """Sizes of the hidden layers; empty for a linear h."""
 
 
 class HyperLearningSettings(Settings):
-    """How one task is learned."""
+    """Training of one task."""
 
     augmentation: Augmentation = Augmentation(flip=False, colour=False, crop=False)
     plan: Plan = Plan(epochs=24, batch=128)
     optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=1e-3)
     vector_lr: PositiveNumber | None = None
-    """The task vector's learning rate; by default that of everything else."""
+    """Learning rate of the task vector; by default that of `optimiser`."""
 
 
 class HyperNetSettings(Settings):
@@ -61,12 +61,12 @@ class HyperNetSettings(Settings):
     """The classifier whose weights are generated."""
     hypernetwork: HypernetworkSettings = HypernetworkSettings()
     beta: NonNegative = 0.01
-    """How strongly the weights of old tasks are held."""
+    """Weight of the regulariser that preserves the generated weights of old tasks."""
     learning: HyperLearningSettings = HyperLearningSettings()
 
 
 class Hypernetwork(nn.Module):
-    """h with its chunk vectors: everything that all tasks share (theta)."""
+    """h with its chunk vectors: theta, the parameters that all tasks share."""
 
     def __init__(self, settings: HypernetworkSettings) -> None:
         super().__init__()
@@ -78,14 +78,14 @@ class Hypernetwork(nn.Module):
             nn.init.xavier_uniform_(parameter) if parameter.ndim > 1 else nn.init.zeros_(parameter)
 
     def make_room(self, n_weights: int) -> None:
-        """Chunk vectors for so many weights. New ones come last, so nothing changes for who needs fewer."""
+        """Append chunk vectors until there are enough for `n_weights`; smaller targets do not change."""
         n_chunks, size = self.chunk_vectors.shape
         missing = max(0, math.ceil(n_weights / self.chunk) - n_chunks)  # K = ceil(N / chunk)
         more = torch.randn(missing, size).to(self.chunk_vectors.device)
         self.chunk_vectors = nn.Parameter(torch.cat([self.chunk_vectors.detach(), more]))
 
     def forward(self, task_vector: Tensor, n_weights: int) -> Tensor:
-        """W = concat_k h(e, c_k)[:N]: the chunks are one batch; what the last has too many is dropped."""
+        """W = concat_k h(e, c_k)[:N]: the chunks form one batch; the excess of the last one is dropped."""
         chunks = self.chunk_vectors[: math.ceil(n_weights / self.chunk)]
         values = torch.cat([task_vector.expand(len(chunks), -1), chunks], dim=1)
         for number, layer in enumerate(self.layers):
@@ -94,16 +94,16 @@ class Hypernetwork(nn.Module):
 
 
 class HyperNet(Method):
-    """Continual learning with hypernetworks. Forgetting is fought in weight space, so old scores drift a little.
+    """Continual learning with hypernetworks. Regularisation is in weight space, so old scores drift a little.
 
-    No number of tasks is known in advance: where the official code gives the target one output layer for all tasks and
-    holds only the old tasks' own rows of it, here a task's target has its own rows and no others. They are generated
-    last, so tasks of different sizes share the layers before; if a task is larger than all before, chunk vectors are
+    The number of tasks is not known in advance: in the official code the target has one output layer for all tasks, of
+    which only the rows of old tasks are regularised; here each task's target has only its own rows. They are generated
+    last, so tasks of different sizes share the layers before; for a task larger than all before, chunk vectors are
     added.
 
-    The experiment's network is not used: the paper kept HyperNet's own targets, which are settings of this method.
-    `n_parameters` counts what is kept: h, its chunk vectors and the task vectors. The paper's table prints the size of
-    the target instead. Statistics of normalisation layers are kept for each task besides.
+    The experiment's network is not used: the paper used HyperNet's own targets, which are settings of this method.
+    `n_parameters` counts what is stored: h, its chunk vectors and the task vectors. The paper's table reports the size
+    of the target instead. The statistics of normalisation layers are also stored for each task.
     """
 
     name = "hypernet"
@@ -117,7 +117,7 @@ class HyperNet(Method):
             self.hypernetwork = Hypernetwork(settings.hypernetwork)
         self.task_vectors = nn.ParameterList()
         self.statistics = nn.ModuleList()
-        self._targets: list[nn.Module] = []  # shapes without weights: nothing to save
+        self._targets: list[nn.Module] = []  # on the meta device, without weights: nothing to save
 
     def _open_task(self, task: LearnedTask) -> None:
         target = make_target(self.settings.target, self.image_shape[-1], task.n_classes)
@@ -128,43 +128,42 @@ class HyperNet(Method):
         self.requires_grad_(False)
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
-        how, number = self.settings.learning, len(self.tasks) - 1
+        settings, number = self.settings.learning, len(self.tasks) - 1
         old = self.generated()[:number]  # W*_j = h(e_j; theta*), theta* being theta before this task
         vector = self.task_vectors[number].requires_grad_(True)  # those of old tasks are frozen
         theta = list(self.hypernetwork.requires_grad_(True).parameters())
-        # The official code has two optimisers. Two groups of one are the same: tensors are stepped independently, and
-        # the regulariser does not know the new vector.
-        vector_how = how.optimiser.model_copy(update={"lr": how.vector_lr or how.optimiser.lr})
-        optimiser = make_optimiser([(how.optimiser, theta), (vector_how, [vector])])
+        # The official code has two optimisers. Two parameter groups are equivalent: tensors are updated independently,
+        # and the regulariser does not depend on the new vector.
+        vector_optimiser = settings.optimiser.model_copy(update={"lr": settings.vector_lr or settings.optimiser.lr})
+        optimiser = make_optimiser([(settings.optimiser, theta), (vector_optimiser, [vector])])
         randomness = generator(self.seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
-            images = augment(to_unit(task.train.pixels[batch.index]), how.augmentation, randomness)
+            images = augment(to_unit(task.train.pixels[batch.index]), settings.augmentation, randomness)
             outputs = self._run(self._generate(number), images, number, training=True)
             return F.cross_entropy(outputs, task.train.labels[batch.index])
 
-        def hold_old_tasks() -> None:
+        def regularise() -> None:
             if old and self.settings.beta:
                 vectors = list(self.task_vectors)[:number]
                 add_regulariser(self.hypernetwork, optimiser, vectors, old, self.settings.beta)
 
-        batches = generator(self.seed, "batches", number)
         fit(
             loss_of,
             optimiser,
-            how.plan,
+            settings.plan,
             len(task.train),
-            batches,
+            generator(self.seed, "batches", number),
             state=[randomness],
             task=number,
-            before_step=hold_old_tasks,
+            before_step=regularise,
             context=context,
         )
         self.requires_grad_(False)
 
     @torch.no_grad()
     def generated(self) -> list[Tensor]:
-        """The weights of each task's target as one vector, as they are now."""
+        """The current weights of each task's target as one vector."""
         return [self._generate(task) for task in range(len(self.tasks))]
 
     def _generate(self, task: int) -> Tensor:
@@ -172,7 +171,7 @@ class HyperNet(Method):
         return weights
 
     def _run(self, weights: Tensor, images: Tensor, task: int, training: bool) -> Tensor:
-        """The task's target with these weights and the task's own statistics."""
+        """The logits of the task's target with these weights and the task's statistics."""
         target, statistics = self._targets[task].train(training), self.statistics[task]
         assert isinstance(statistics, Statistics)
         outputs: Tensor = functional_call(target, {**as_weights(target, weights), **statistics.named()}, (images,))
@@ -181,8 +180,8 @@ class HyperNet(Method):
     @torch.no_grad()
     def block(self, pixels: Tensor, task: int) -> Tensor:
         weights = self._generate(task)
-        parts = (to_unit(part.to(weights.device)) for part in torch.split(pixels, 256))
-        return torch.cat([self._run(weights, part, task, training=False) for part in parts]).cpu()
+        batches = (to_unit(batch.to(weights.device)) for batch in torch.split(pixels, 256))
+        return torch.cat([self._run(weights, batch, task, training=False) for batch in batches]).cpu()
 
     def blocks(self, pixels: Tensor) -> Blocks:
         return [self.block(pixels, task) for task in range(len(self.tasks))]
@@ -191,10 +190,10 @@ class HyperNet(Method):
 def add_regulariser(
     hypernetwork: nn.Module, optimiser: Optimizer, vectors: Sequence[Tensor], old: Sequence[Tensor], beta: float
 ) -> None:
-    """Add the gradient of beta R at theta + dtheta to that of the task loss, which theta must have by now.
+    """Add the gradient of beta R at theta + dtheta to that of the task loss, which must have been computed before.
 
-    dtheta counts as a constant, so the gradient with respect to theta is that with respect to theta + dtheta. Without
-    dtheta it would be zero in the first step of a task.
+    dtheta is treated as a constant, so the gradient with respect to theta is that with respect to theta + dtheta.
+    Without dtheta it would be zero in the first step of a task.
     """
     ahead = lookahead(hypernetwork, optimiser)
     outputs = [ahead(vector, len(weights)) for vector, weights in zip(vectors, old, strict=True)]
@@ -205,14 +204,14 @@ def add_regulariser(
 
 
 def drift(old: Sequence[Tensor], new: Sequence[Tensor]) -> Tensor:
-    """R = 1/(t-1) sum_j |W*_j - W_j|^2: a sum over the weights, a mean over old tasks."""
+    """R = 1/(t-1) sum_j |W*_j - W_j|^2: summed over weights, averaged over old tasks."""
     return torch.stack([(after - before).pow(2).sum() for before, after in zip(old, new, strict=True)]).mean()
 
 
 def lookahead(module: M, optimiser: Optimizer) -> M:
-    """`module` at theta + dtheta: as the next step would leave it with the present gradients.
+    """`module` at theta + dtheta: after the next step with the current gradients.
 
-    Copies of both take the step, with the optimiser's real moments and rates; the originals stay as they are.
+    The step is made by copies of both, with the optimiser's moments and learning rates; the originals do not change.
     """
     ahead, stepper = copy.deepcopy((module, optimiser))
     for parameter, twin in zip(module.parameters(), ahead.parameters(), strict=True):

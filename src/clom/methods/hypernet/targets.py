@@ -1,7 +1,7 @@
-"""Plain classifiers that own no weights: HyperNet generates them, and they are run with weights passed in.
+"""Classifiers without weights of their own: HyperNet generates the weights, which are passed in.
 
-They are ordinary modules, made on the meta device where nothing is stored, and say which weights they need. The layers
-before the head are the same for every task; only the head has as many rows as the task has classes.
+They are ordinary modules on the meta device, which define the shapes of the weights. The layers before the head have
+the same shape for every task; the head has one row per class of the task.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from torch.nn import functional as F
 
 from clom.settings import Positive, Settings
 
-# Of the colours of ImageNet's photographs; the official code normalises all its colour images with them.
+# The statistics of ImageNet, with which the official code normalises all colour images.
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class MlpTargetSettings(Settings):
-    """Two layers of 400 on MNIST: 478,410 weights with ten outputs."""
+    """Two hidden layers of 400 units: 478,410 weights for MNIST with ten outputs."""
 
     kind: Literal["mlp"] = "mlp"
     hidden: tuple[Positive, ...] = (400, 400)
 
 
 class ResNet32Settings(Settings):
-    """6n + 2 layers of He et al. (2016) for small images: n = 5 is ResNet-32, 464,154 weights with ten outputs."""
+    """The network with 6n + 2 layers of He et al. (2016) for small images: n = 5 is ResNet-32, 464,154 weights with ten
+    outputs."""
 
     kind: Literal["resnet32"] = "resnet32"
     width: Positive = 16
@@ -39,7 +40,7 @@ TargetSettings = MlpTargetSettings | ResNet32Settings
 
 
 class MlpTarget(nn.Module):
-    """Fully connected, on grey pixels: the mean of the three channels."""
+    """A multilayer perceptron on greyscale pixels, the mean of the three channels."""
 
     def __init__(self, settings: MlpTargetSettings, image_size: int, n_outputs: int) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ class _Block(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         inner = F.relu(self.norm1(self.conv1(values)))
-        # Every second pixel, and zeros for channels that were not there before.
+        # Subsampled, with zeros for the additional channels.
         shortcut = F.pad(values[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
         return F.relu(self.norm2(self.conv2(inner)) + shortcut)
 
@@ -100,7 +101,7 @@ class ResNet32(nn.Module):
 
 
 def make_target(settings: TargetSettings, image_size: int, n_outputs: int) -> nn.Module:
-    """The network that `settings` describes, for square images, with its shapes and without its weights."""
+    """The network for square images on the meta device: shapes without weights."""
     with torch.device("meta"):
         if isinstance(settings, MlpTargetSettings):
             return MlpTarget(settings, image_size, n_outputs)
@@ -108,12 +109,12 @@ def make_target(settings: TargetSettings, image_size: int, n_outputs: int) -> nn
 
 
 def n_weights(target: nn.Module) -> int:
-    """How many numbers must be generated: all weights, and the scales and shifts of normalisation."""
+    """The number of weights to generate, including scales and shifts of normalisation layers."""
     return sum(parameter.numel() for parameter in target.parameters())
 
 
 def as_weights(target: nn.Module, flat: Tensor) -> dict[str, Tensor]:
-    """`n_weights` numbers cut into named tensors of the target's shapes, in the target's fixed order, the head last."""
+    """Split a vector of `n_weights` into named tensors, in the order of the target's parameters, the head last."""
     names, shapes = zip(*((name, parameter.shape) for name, parameter in target.named_parameters()), strict=True)
     parts = torch.split(flat, [shape.numel() for shape in shapes])
     return {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
@@ -132,10 +133,13 @@ class Statistics(nn.Module):
             self.register_buffer(f"batches{number}", torch.zeros((), dtype=torch.int64))
 
     def named(self) -> dict[str, Tensor]:
-        """The buffers by the names they have in the target; training writes to them in place."""
-        ours, theirs = ("mean", "variance", "batches"), ("running_mean", "running_var", "num_batches_tracked")
+        """The buffers under the target's names; training updates them in place."""
+        own_names, target_names = (
+            ("mean", "variance", "batches"),
+            ("running_mean", "running_var", "num_batches_tracked"),
+        )
         return {
-            f"{name}.{their}": self.get_buffer(f"{our}{number}")
+            f"{name}.{target_name}": self.get_buffer(f"{own_name}{number}")
             for number, name in enumerate(self.names)
-            for our, their in zip(ours, theirs, strict=True)
+            for own_name, target_name in zip(own_names, target_names, strict=True)
         }
