@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import calibration, checkpoints, inference, report, step, storage
+from benchmarks import calibration, checkpoints, devices, inference, report, step, storage
 from benchmarks.measure import Figure
 from clom import machine
+from clom.testing.simulated_device import simulated_device
 
 BENCHMARKS: dict[str, Callable[[bool], list[Figure]]] = {
     "step": step.figures,
@@ -22,6 +23,8 @@ BENCHMARKS: dict[str, Callable[[bool], list[Figure]]] = {
     "memory": storage.memory_figures,
     "loading": storage.loading_figures,
     "checkpoints": checkpoints.figures,
+    "precision": devices.precision_figures,
+    "waits": devices.waiting_figures,
 }
 
 
@@ -33,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, help="by default one per core")
     options = parser.parse_args(arguments)
     machine.tune_process(options.threads)
+    simulated_device()  # before the first gradient: torch counts devices then
     started = time.monotonic()
     figures: list[Figure] = []
     for name in options.only:
