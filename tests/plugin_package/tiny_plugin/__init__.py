@@ -1,0 +1,1 @@
+"""What tests/test_plugin_package.py installs: see pyproject.toml."""
