@@ -1,4 +1,4 @@
-"""Whatever is sent, the server says what is wrong with it and goes on."""
+"""Malformed requests get an error message and do not disturb the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes: what the page and other programs can ask for.
+"""The routes of the HTTP API.
 
 Tested by tests/serve/answers/test_answers.py.
 """
@@ -35,13 +35,13 @@ from clom.serve.web.pages import add_pages
 
 _STATUS = {Busy: 409, NothingLearned: 409, NoSuchJob: 404}
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": schemas.Problem, "description": "Refused, with the reason."}
+    "4XX": {"model": schemas.Problem, "description": "Rejected, with the reason."}
 }
-_bearer = HTTPBearer(auto_error=False, description="The token that the server was started with, if it was.")
+_bearer = HTTPBearer(auto_error=False, description="The token that the server was started with, if any.")
 
 
 def make_app(service: Service) -> FastAPI:
-    """The whole application around a service."""
+    """The application for a service."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -50,7 +50,7 @@ def make_app(service: Service) -> FastAPI:
 
     app = FastAPI(
         title="CLOM",
-        summary="Ask a model what is on pictures, and teach it new classes. Nothing learned before changes by a bit.",
+        summary="Classify pictures and learn new classes; earlier tasks stay bit-identical.",
         version="1",
         lifespan=lifespan,
         docs_url=None,
@@ -67,7 +67,7 @@ def make_app(service: Service) -> FastAPI:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Every problem has the same form: what was wrong and what to do."""
+    """All errors have the same JSON form."""
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, problem: HTTPException) -> Response:
@@ -81,7 +81,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, __: ClientDisconnect) -> Response:
-        return JSONResponse({"error": "The connection broke before everything had come."}, 400)
+        return JSONResponse({"error": "The connection was closed before the request was complete."}, 400)
 
     @app.exception_handler(UserError)
     async def mistaken(_: Request, problem: UserError) -> Response:
@@ -89,45 +89,46 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
-    @app.get("/health", response_model=schemas.Health, summary="Whether it answers")
+    @app.get("/health", response_model=schemas.Health, summary="Health check")
     async def health() -> dict[str, Any]:
         active = service.engine.active
         tasks = len(active.task_names)
         return {"status": "ok", "model": active.version, "tasks": tasks, "teaching": service.lessons.teaching}
 
-    @app.get("/metrics", response_class=PlainTextResponse, summary="Counts and times, for Prometheus")
+    @app.get("/metrics", response_class=PlainTextResponse, summary="Metrics in Prometheus format")
     async def metrics() -> str:
         active, job = service.engine.active, service.lessons.current
         return service.metrics.text(
             {
                 "clom_tasks": ("Tasks learned.", len(active.task_names)),
                 "clom_classes": ("Classes learned.", len(active.task_of_class)),
-                "clom_teaching": ("1 while a lesson goes on.", service.lessons.teaching),
-                "clom_lesson_progress": ("How far the latest lesson is.", job.share if job else 0.0),
+                "clom_teaching": ("1 during training.", service.lessons.teaching),
+                "clom_lesson_progress": ("Progress of the latest job, from 0 to 1.", job.share if job else 0.0),
             }
         )
 
-    @app.get("/model", response_model=schemas.ModelOut, summary="All about the model")
+    @app.get("/model", response_model=schemas.ModelOut, summary="The model, its tasks and classes")
     async def model() -> Response:
         return JSONResponse(service.about())
 
-    @app.get("/model/inspection", summary="Proof that nothing was forgotten, and how well tasks are told apart")
+    @app.get("/model/inspection", summary="Fingerprint checks, and the AUC between tasks")
     async def inspection() -> dict[str, Any]:
         return await service.inspection()
 
-    @app.post("/predict", response_model=schemas.Answers, openapi_extra=schemas.ASK_BODY, summary="What is on pictures")
+    @app.post("/predict", response_model=schemas.Answers, openapi_extra=schemas.ASK_BODY, summary="Classify pictures")
     async def predict(
         request: Request,
-        task: Annotated[str | None, Query(description="Choose among the classes of this task only.")] = None,
-        top: Annotated[int, Query(ge=1, le=1000, description="How many of the likeliest classes to name.")] = 3,
+        task: Annotated[str | None, Query(description="Restrict the prediction to the classes of this task.")] = None,
+        top: Annotated[int, Query(ge=1, le=1000, description="Number of most likely classes to return.")] = 3,
         false_rejection: Annotated[
-            float, Query(ge=0, lt=1, description="Share of pictures of known classes that may be called unknown.")
+            float,
+            Query(ge=0, lt=1, description="Fraction of pictures of known classes that may be rejected as unknown."),
         ] = FALSE_REJECTION,
     ) -> Response:
         started = time.perf_counter()
         uploads = await pictures_to_ask(request, service.limits)
         found = await decode_all(uploads, service.decoders, service.engine.active.size, service.limits)
-        await request.close()  # what came in temporary files is gone now
+        await request.close()  # deletes the temporary files of the uploads
         squares = [square for square in found if not isinstance(square, Unreadable)]
         if not squares:
             bad = [file for file in found if isinstance(file, Unreadable)]
@@ -152,7 +153,7 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
     lessons = service.lessons
 
     def may_teach(request: Request, _: Annotated[Any, Depends(_bearer)]) -> None:
-        """Refuse early: nothing of the body has been read."""
+        """Reject before the body is read."""
         access = service.access
         if not access.teaching:
             reason = "it was started read-only" if access.read_only else "beyond this machine it needs a token"
@@ -173,19 +174,24 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
     async def teach(request: Request) -> Response:
         return await begin_lesson(service, request)
 
-    @app.get("/jobs", response_model=schemas.JobList, summary="Lessons, the latest first")
+    @app.get("/jobs", response_model=schemas.JobList, summary="Training jobs, the latest first")
     async def all_jobs() -> dict[str, Any]:
         return {"jobs": [job.to_json() for job in reversed(lessons.all)]}
 
-    @app.get("/jobs/{number}", response_model=schemas.JobOut, summary="How far a lesson is")
+    @app.get("/jobs/{number}", response_model=schemas.JobOut, summary="Progress of a job")
     async def one_job(number: str) -> dict[str, Any]:
         return lessons.get(number).to_json()
 
     @app.get(
         "/jobs/{number}/events",
-        summary="The same, again whenever it changes, until the lesson is over",
+        summary="Progress of a job as server-sent events, until it ends",
         response_class=StreamingResponse,
-        responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events with a job each."}},
+        responses={
+            200: {
+                "content": {"text/event-stream": {}},
+                "description": "Server-sent events, each with the state of the job.",
+            }
+        },
     )
     async def events(number: str) -> Response:
         job = lessons.get(number)
@@ -201,7 +207,7 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
         status_code=202,
         dependencies=allowed,
         response_model=schemas.JobOut,
-        summary="Go on with a lesson that was interrupted",
+        summary="Resume an interrupted job",
     )
     async def resume(number: str) -> dict[str, Any]:
         job = lessons.get(number)
@@ -212,7 +218,7 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
         "/jobs/{number}",
         dependencies=allowed,
         response_model=schemas.JobOut,
-        summary="Give a lesson up; the model stays as it was",
+        summary="Cancel a job; the model stays unchanged",
     )
     async def cancel(number: str) -> dict[str, Any]:
         job = lessons.get(number)

@@ -1,4 +1,4 @@
-"""A client of the API in plain Python.
+"""API client that uses only the standard library.
 
 from clom.serve.client import Client
 
@@ -22,21 +22,21 @@ from clom.ood.rejection import FALSE_REJECTION
 
 Body = bytes | Iterable[bytes] | None
 Fields = Sequence[tuple[str, str | tuple[str, bytes]]]
-"""Of a form: name and text, or name and a file's name and content."""
+"""A form field: name and text, or name, file name and content."""
 
 
 class Refused(UserError):
-    """The server said no, and why."""
+    """The server rejected the request; the message has the reason."""
 
     def __init__(self, status: int, text: str, unreadable: Sequence[dict[str, str]] = ()) -> None:
         super().__init__(text)
         self.status = status
         self.unreadable = unreadable
-        """Files that gave no picture, each with its `reason`."""
+        """Files that could not be decoded, each with a `reason`."""
 
 
 class Client:
-    """Asks and teaches the model behind a server of `clom serve`."""
+    """Client of a `clom serve` server."""
 
     def __init__(self, url: str, token: str | None = None, seconds: float = 60.0) -> None:
         place = urlsplit(url if "//" in url else f"http://{url}")
@@ -51,13 +51,13 @@ class Client:
     def predict(
         self, pictures: Sequence[Path], task: str | None = None, top: int = 3, false_rejection: float = FALSE_REJECTION
     ) -> dict[str, Any]:
-        """What is on these pictures: `answers`, one for each file."""
+        """Classify pictures; `answers` has one entry per file."""
         options = {"top": top, "false_rejection": false_rejection} | ({} if task is None else {"task": task})
         files = [("pictures", (path.name, path.read_bytes())) for path in pictures]
         return self._json("POST", f"/predict?{urlencode(options)}", files)
 
     def teach(self, classes: Mapping[str, Sequence[Path]], name: str = "") -> dict[str, Any]:
-        """Begin to learn classes from pictures; returns the job."""
+        """Start training new classes from pictures; returns the job."""
         files = [(label, path) for label, paths in classes.items() for path in paths]
         fields: list[tuple[str, str | tuple[str, bytes]]] = [("name", name)]
         fields += [("labels", label) for label, _ in files]
@@ -68,7 +68,7 @@ class Client:
         return self._json("GET", f"/jobs/{quote(number, safe='')}")
 
     def follow(self, number: str) -> Iterator[dict[str, Any]]:
-        """The job whenever it changes, until it is over."""
+        """Yield the job whenever it changes, until it ends."""
         with self.request("GET", f"/jobs/{quote(number, safe='')}/events") as response:
             for line in response:
                 if line.startswith(b"data: "):
@@ -83,7 +83,7 @@ class Client:
     def request(
         self, method: str, path: str, body: Body = None, headers: Mapping[str, str] | None = None
     ) -> HTTPResponse:
-        """The response as it comes; a body in parts is sent as they come."""
+        """The streaming response; an iterable body is sent in chunks."""
         kind = HTTPSConnection if self._place.scheme == "https" else HTTPConnection
         connection = kind(self._place.hostname or "", self._place.port, timeout=self._seconds)
         try:

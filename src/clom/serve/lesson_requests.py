@@ -1,4 +1,4 @@
-"""From a request with pictures and labels to a lesson that has begun.
+"""Start a training job from a request with pictures and labels.
 
 Tested by tests/serve/lessons/test_lessons.py.
 """
@@ -23,7 +23,7 @@ _MOST_LISTED = 3
 
 
 async def begin_lesson(service: Service, request: Request) -> JSONResponse:
-    """Read, check and begin; 202 with the job, or what is missing."""
+    """Read and check the request, then start the job; 202 with the job, or an error."""
     service.lessons.check_free()
     wanted = await lesson_to_learn(request, service.limits)
     active = service.engine.active
@@ -32,7 +32,7 @@ async def begin_lesson(service: Service, request: Request) -> JSONResponse:
         raise HTTPException(413, "These pictures are too many for one lesson. Teach fewer at a time.")
     _check_amounts(wanted, wanted.labels, [])
     found = await decode_all(wanted.uploads, service.decoders, active.size, service.limits)
-    await request.close()  # what came in temporary files is gone now
+    await request.close()  # deletes the temporary files of the uploads
     bad = [file for file in found if isinstance(file, Unreadable)]
     good = [
         (square, label) for square, label in zip(found, wanted.labels, strict=True) if isinstance(square, np.ndarray)
@@ -48,7 +48,7 @@ async def begin_lesson(service: Service, request: Request) -> JSONResponse:
 
 
 def _check_names(wanted: LessonRequest, tasks: Sequence[str], task_of_class: dict[str, str]) -> str:
-    """The name of the task, once it is clear that nothing of it is known already."""
+    """The name of the task; raises if the task or a class is already known."""
     known = [f"'{name}' (of '{task_of_class[name]}')" for name in wanted.class_names if name in task_of_class]
     if known:
         raise UserError(f"The model knows these classes already: {', '.join(known)}. Give the new ones other names.")

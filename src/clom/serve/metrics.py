@@ -1,4 +1,4 @@
-"""Counts and times in Prometheus' text format."""
+"""Metrics in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Histogram:
 
 
 class Metrics:
-    """What has happened since the start."""
+    """Counters and histograms since the start."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
@@ -41,7 +41,7 @@ class Metrics:
         self.answers: Counter[str] = Counter()
 
     def text(self, gauges: dict[str, tuple[str, float]]) -> str:
-        """Everything, and values of the moment: name -> (what it is, value)."""
+        """All metrics, with gauges as name -> (description, value)."""
         out = _about("clom_requests_total", "counter", "Requests by route and status.")
         for (method, route, status), count in sorted(self.requests.items()):
             out.append(f'clom_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}')
@@ -57,7 +57,7 @@ class Metrics:
 
 
 class Counting:
-    """Around an application: counts its responses by route, never by what somebody typed."""
+    """Middleware: counts responses by route, never by the raw path."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics

@@ -1,4 +1,4 @@
-"""The answers of a server as those of a model in memory."""
+"""Predictions of a server, in the form of those of a local model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNREADABLE = 422
 def remote_answers(
     client: Client, files: Sequence[Path], skipped: list[Skipped], task: str | None, top: int, false_rejection: float
 ) -> Iterator[list[tuple[Path, Answer]]]:
-    """In portions; what the server cannot read goes to `skipped`."""
+    """Predict in batches; files that the server cannot decode are added to `skipped`."""
     server = client.model()["server"]
     for part in _portions(files, min(_AT_ONCE, server["most_at_once"]), server["most_bytes_at_once"] // 2):
         try:

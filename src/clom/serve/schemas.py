@@ -1,4 +1,4 @@
-"""What the API takes and gives, as its documentation shows it.
+"""Request and response schemas of the API.
 
 Tested by tests/serve/answers/test_answers.py.
 """
@@ -35,10 +35,10 @@ EXAMPLE_JOB: dict[str, Any] = {
 
 
 class Problem(BaseModel):
-    """What was wrong and what to do."""
+    """An error: what was wrong and what to do."""
 
     error: str
-    unreadable: list[UnreadableFile] = Field(default=[], description="Files that gave no picture.")
+    unreadable: list[UnreadableFile] = Field(default=[], description="Files that could not be decoded.")
 
 
 class UnreadableFile(BaseModel):
@@ -48,22 +48,23 @@ class UnreadableFile(BaseModel):
 
 class GuessOut(BaseModel):
     class_name: str
-    confidence: float = Field(description="How likely it is, among the classes that were to choose from.")
+    confidence: float = Field(description="Probability among the competing classes.")
     task: str
 
 
 class AnswerOut(BaseModel):
-    """What is on one picture; if it could not be read, only `file` and `error`."""
+    """The prediction for one picture; only `file` and `error` if it could not be decoded."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_ANSWER]})
 
     file: str
-    unknown: bool | None = Field(default=None, description="Like nothing that was learned.")
+    unknown: bool | None = Field(default=None, description="Whether the picture is rejected as unknown.")
     familiarity: float | None = Field(
-        default=None, description="Share of the task's held-out pictures that look no more like it than this one."
+        default=None,
+        description="Fraction of the task's held-out pictures with an OOD score no higher than this one's.",
     )
-    guesses: list[GuessOut] = Field(default=[], description="The likeliest classes, best first.")
-    belonging: dict[str, float] = Field(default={}, description="Each task's own score.")
+    guesses: list[GuessOut] = Field(default=[], description="The most likely classes, best first.")
+    belonging: dict[str, float] = Field(default={}, description="OOD score of each task, high for in-distribution.")
     error: str | None = None
 
 
@@ -74,7 +75,7 @@ class Answers(BaseModel):
         }
     )
 
-    model: str = Field(description="Which state of the model answered.")
+    model: str = Field(description="Version of the model that answered.")
     task: str | None
     false_rejection: float
     answers: list[AnswerOut]
@@ -86,7 +87,7 @@ class ClassCount(BaseModel):
 
 
 class JobOut(BaseModel):
-    """A lesson. States: preparing, learning, checking; then done, failed, cancelled or interrupted."""
+    """A training job. States: preparing, learning, checking; then done, failed, cancelled or interrupted."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_JOB]})
 
@@ -99,8 +100,8 @@ class JobOut(BaseModel):
     progress: float
     seconds_left: float | None
     problem: str
-    lesson: dict[str, Any] | None = Field(description="Once it is done: accuracy on held-out pictures and more.")
-    checks: list[dict[str, Any]] = Field(description="Once it is done: that each old task is as it was, to the bit.")
+    lesson: dict[str, Any] | None = Field(description="When done: accuracy on held-out pictures and more.")
+    checks: list[dict[str, Any]] = Field(description="When done: whether each earlier task is bit-identical.")
 
 
 class JobList(BaseModel):
@@ -115,7 +116,7 @@ class Health(BaseModel):
 
 
 class ModelOut(BaseModel):
-    """All that is known about the model: tasks, classes, capacity, what rejection costs, what this server allows."""
+    """The model: tasks, classes, capacity, the cost of rejection, and the permissions of this server."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -137,7 +138,7 @@ _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "min
 ASK_BODY = {
     "requestBody": {
         "required": True,
-        "description": "Pictures of any common format, as files of a form, or one picture as the body itself.",
+        "description": "Pictures in any common format, as files of a form, or one picture as the body.",
         "content": form({"pictures": _FILES}, ["pictures"], {"pictures": ["garden.jpg"]})
         | {"image/*": {"schema": {"type": "string", "format": "binary"}}},
     }
@@ -145,10 +146,10 @@ ASK_BODY = {
 TEACH_BODY = {
     "requestBody": {
         "required": True,
-        "description": "Pictures, and for each of them its class, in the same order.",
+        "description": "Pictures, and one label per picture in the same order.",
         "content": form(
             {
-                "name": {"type": "string", "maxLength": 80, "description": "What to call the task."},
+                "name": {"type": "string", "maxLength": 80, "description": "Name of the task."},
                 "labels": {"type": "array", "items": {"type": "string", "maxLength": 80}, "minItems": 1},
                 "pictures": _FILES,
             },

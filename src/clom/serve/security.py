@@ -1,4 +1,4 @@
-"""Who may ask for what, how much may be sent, and what a browser may do with the page."""
+"""Access control, request limits and security headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POLICY = (
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; base-uri 'none'; frame-ancestors 'none'"
 )
-"""A report is one file with its own styles and pictures, and nothing that runs."""
+"""For reports: a single file with inline styles and images, no scripts."""
 
 _HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -36,7 +36,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one request may bring."""
+    """Limits of a single request."""
 
     ask_bytes: int = 64_000_000
     ask_pictures: int = 64
@@ -45,14 +45,14 @@ class Limits:
     teach_classes: int = 100
     picture_bytes: int = 40_000_000
     decoded_bytes: int = 1_000_000_000
-    """Of the squares of one lesson."""
+    """Decoded images of one training job."""
     bytes_at_once: int = 1_500_000_000
-    """Of all requests that are being read."""
+    """Total of all requests being read."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Where the server listens and who may teach."""
+    """The listening address, and who may train."""
 
     host: str = "127.0.0.1"
     token: str | None = None
@@ -60,7 +60,7 @@ class Access:
 
     @property
     def local(self) -> bool:
-        """Whether only programs on this machine can reach it."""
+        """Whether the server is reachable from this machine only."""
         if self.host == "localhost":
             return True
         try:
@@ -70,11 +70,11 @@ class Access:
 
     @property
     def teaching(self) -> bool:
-        """Whether anybody at all may teach: on other addresses than this machine's own, only with a token."""
+        """Whether training is enabled: on non-loopback addresses only with a token."""
         return not self.read_only and (self.local or self.token is not None)
 
     def knows(self, authorization: str | None) -> bool:
-        """Whether this header carries the token; takes as long for a wrong one, however wrong."""
+        """Whether the header carries the token, compared in constant time."""
         if self.token is None:
             return True
         given = (authorization or "").removeprefix("Bearer ")
@@ -129,7 +129,7 @@ class Guard:
 
 
 class _Body:
-    """Counts what is received of one request."""
+    """Counts the received bytes of one request."""
 
     def __init__(self, guard: Guard, receive: Receive, most: int) -> None:
         self._guard, self._receive, self._most = guard, receive, most
@@ -150,7 +150,7 @@ class _Body:
         return message
 
     async def discard(self) -> None:
-        """Let whoever sends come to the end, within reason: a connection that breaks would not show them the reason."""
+        """Drain the body, within limits: otherwise the client sees a broken connection instead of the error."""
         count, more = 0, True
         while more and count < 2 * self._most:
             message = await self._receive()

@@ -1,4 +1,4 @@
-"""All parts of the server together, from start to end.
+"""The components of the server and their lifetime.
 
 Tested by tests/serve/answers/test_answers.py.
 """
@@ -25,13 +25,13 @@ from clom.serve.worker_process import WorkerProcess
 
 log = logging.getLogger("clom.serve")
 
-_SECONDS_BETWEEN_LOOKS = 2.0
+_SECONDS_BETWEEN_CHECKS = 2.0
 LEAST_PICTURES, LEAST_CLASSES, GOOD_PICTURES = 5, 2, 20
 
 
 @dataclass(eq=False)
 class Service:
-    """What the routes work with."""
+    """The state behind the routes."""
 
     path: Path
     access: Access = field(default_factory=Access)
@@ -40,7 +40,7 @@ class Service:
     window: float = 0.003
     most: int = 32
     niceness: int = 10
-    """How far learning stands back behind answers, 0 to 19."""
+    """Niceness of the training process, 0 to 19."""
     metrics: Metrics = field(default_factory=Metrics)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     """Where answers are computed; lessons are learned on the CPU."""
@@ -65,7 +65,7 @@ class Service:
             await self.decoders.stop()
 
     def about(self) -> dict[str, Any]:
-        """What the page needs to know."""
+        """The content of `/model`: the model, and the limits and permissions of this server."""
         server = {
             "teaching": self.access.teaching,
             "token_needed": self.access.teaching and self.access.token is not None,
@@ -81,12 +81,12 @@ class Service:
 
     @property
     def report(self) -> Path | None:
-        """The report of the run that the model is from, which lies beside it."""
+        """The report of the run that produced the model, if it is in the same folder."""
         place = self.path.resolve().with_name("report.html")
         return place if place.is_file() else None
 
     async def inspection(self) -> dict[str, Any]:
-        """What takes a process and some time to find out; once for every state of the model."""
+        """Fingerprint checks and AUC, computed in a subprocess once per version of the model."""
         async with self._inspecting:
             version = self.engine.active.version
             if self._inspected[0] != version:
@@ -99,9 +99,9 @@ class Service:
             return {"version": version, **self._inspected[1]}
 
     async def _watch(self) -> None:
-        """Notice when the command line teaches the same model."""
+        """Reload the model when another process replaces its file."""
         while True:
-            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+            await asyncio.sleep(_SECONDS_BETWEEN_CHECKS)
             if not self.lessons.teaching:
                 try:
                     await self.engine.refresh()

@@ -1,4 +1,4 @@
-"""Work in a process of its own: its lines of JSON as they come, and its end whenever ours comes.
+"""Subprocesses that report events as lines of JSON and end with their parent.
 
 Tested by tests/serve/lessons/test_lessons.py.
 """
@@ -28,7 +28,7 @@ class WorkerProcess:
         self._process: Process | None = None
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
-        """All that it tells, until it ends."""
+        """Yield its events until it ends."""
         command = [sys.executable, "-m", "clom.serve.lessons.worker", *self._words]
         self._process = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, limit=_LONGEST_LINE, env=child_environment()
@@ -36,19 +36,19 @@ class WorkerProcess:
         assert self._process.stdout is not None
         try:
             async for line in self._process.stdout:
-                if line.startswith(b"{"):  # libraries may print what they like
+                if line.startswith(b"{"):  # skips output of libraries
                     yield json.loads(line)
         finally:
             await self.end()
 
     async def end(self) -> int:
-        """End it if it is still there; its exit code."""
+        """Terminate it if it is still running; returns its exit code."""
         process = self._process
         if process is None:
             return 0
         if process.returncode is None:
             if process.stdin is not None:
-                process.stdin.close()  # which ends it, unless it is stuck
+                process.stdin.close()  # ends it, unless it hangs
             try:
                 return await asyncio.wait_for(process.wait(), _SECONDS_TO_END)
             except TimeoutError:

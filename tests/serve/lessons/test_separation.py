@@ -1,4 +1,4 @@
-"""How well tasks are told apart, by the images that a model keeps."""
+"""AUC between the tasks of a model, on the images it stores."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Predictions, batched, from the model that is active."""
+"""Batched predictions of the active model."""

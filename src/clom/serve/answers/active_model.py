@@ -1,4 +1,4 @@
-"""The model that answers at the moment, and what the page shows of it."""
+"""The model in use, and its description for the page."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from clom.storage.describe import describe_method
 from clom.storage.model_file import load_model
 
 RATES = tuple(percent / 100 for percent in range(51))
-"""False-rejection rates that the page's slider offers."""
+"""False-rejection rates of the page's slider."""
 
 
 @dataclass(frozen=True)
 class ActiveModel:
-    """One state of the model file; never changed, only replaced by the next one."""
+    """One immutable version of the model file."""
 
     method: Method
     predictor: Predictor | None
-    """None as long as nothing was learned."""
+    """None before the first task."""
     version: str
     """The start of the SHA-256 of the file."""
     about: dict[str, Any]
@@ -44,7 +44,7 @@ class ActiveModel:
 
 
 def load_active_model(path: Path, device: torch.device) -> ActiveModel:
-    """Read the file and ask it something, so that nobody has to wait for the sub-networks to be cut."""
+    """Load the file and run one prediction, so that no request has to wait for the sub-networks to be built."""
     try:
         content = path.read_bytes()
     except OSError as problem:
@@ -67,7 +67,7 @@ def load_active_model(path: Path, device: torch.device) -> ActiveModel:
 
 
 def rejection(method: Method) -> dict[str, Any]:
-    """What each rate of `RATES` costs: the share of held-out pictures, all of known classes, taken for unknown."""
+    """For each rate of `RATES`, the fraction of held-out pictures that would be rejected."""
     records = [task.record for task in method.tasks if task.record and task.record.belonging]
     held = sum(len(record.belonging) for record in records)
     lost = [sum(record.own_scores.rejected_share(rate) * len(record.belonging) for record in records) for rate in RATES]
@@ -76,7 +76,7 @@ def rejection(method: Method) -> dict[str, Any]:
 
 @torch.no_grad()
 def units(method: Method) -> list[dict[str, Any]]:
-    """Of each layer: its units, and for every task how many it was the first to open and how many it shares."""
+    """Per layer: the number of units, and for every task the units it opened and those it shares."""
     masks = [method.gates(task) for task in range(len(method.tasks))]
     layers = []
     for group in masks[0] if masks else ():

@@ -1,4 +1,4 @@
-"""Answers: questions that arrive within milliseconds are computed as one batch, and the model can be exchanged.
+"""Inference: concurrent requests are batched, and the model can be replaced at run time.
 
 Tested by tests/serve/answers/test_answers.py.
 """
@@ -23,12 +23,12 @@ from clom.serve.answers.active_model import ActiveModel, load_active_model
 
 
 class NothingLearned(UserError):
-    """There is no class to choose from yet."""
+    """The model has no classes yet."""
 
 
 @dataclass(frozen=True)
 class Replies:
-    """The answers to one question, in its order, and which state of the model gave them."""
+    """The answers to one request, in order, and the version of the model."""
 
     answers: list[Answer]
     version: str
@@ -49,11 +49,11 @@ class Engine:
 
     path: Path
     window: float = 0.003
-    """Seconds to wait for company."""
+    """Seconds to wait for further requests to batch."""
     most: int = 32
-    """Pictures in a batch, unless one question has more."""
+    """Pictures per batch, unless a single request has more."""
     on_batch: Callable[[int], None] = field(default=lambda _: None)
-    """Told the number of pictures of every batch."""
+    """Called with the size of every batch."""
     threads: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
@@ -68,7 +68,7 @@ class Engine:
         self.use_threads(self.threads or machine.cores())
 
     def use_threads(self, count: int) -> None:
-        """From the next batch on; the number belongs to the thread that computes."""
+        """Takes effect with the next batch: torch keeps the number per thread."""
         self._worker.submit(torch.set_num_threads, count)
 
     def start(self) -> None:
@@ -83,7 +83,7 @@ class Engine:
         self._loader.shutdown(wait=True)
 
     async def refresh(self) -> bool:
-        """Load the file if it is another one by now; questions are answered from the old one until that is done."""
+        """Reload the file if it changed; the old model answers until that is done."""
         async with self._refreshing:
             state = _state_of(self.path)
             if state == self._state or state is None:
@@ -94,7 +94,7 @@ class Engine:
             return True
 
     async def ask(self, pixels: Tensor, task: str | None, top: int, false_rejection: float) -> Replies:
-        """What is on these pictures, `[n, 3, side, side]` bytes."""
+        """Classify uint8 pictures `[n, 3, side, side]`."""
         check_rate(false_rejection)
         if self.active.predictor is None:
             raise NothingLearned("This model has learned nothing yet. Teach it two classes or more first.")
@@ -111,18 +111,18 @@ class Engine:
             self.on_batch(sum(len(question.pixels) for question in questions))
             try:
                 replies = await loop.run_in_executor(self._worker, answer_all, self.active, questions)
-            except Exception as problem:  # whatever it is, it must not end the loop
+            except Exception as problem:  # an error must not end the loop
                 replies = [problem] * len(questions)
             for question, reply in zip(questions, replies, strict=True):
                 if question.reply.done():
-                    continue  # nobody waits for it any more
+                    continue  # the client is gone
                 if isinstance(reply, Exception):
                     question.reply.set_exception(reply)
                 else:
                     question.reply.set_result(reply)
 
     async def _gather(self) -> list[_Question]:
-        """The first question, and those that come within the window."""
+        """The first request, and those that arrive within the window."""
         questions = [await self._queue.get()]
         if self.window and self.most > 1:
             await asyncio.sleep(self.window)
@@ -134,7 +134,7 @@ class Engine:
 
 
 def answer_all(active: ActiveModel, questions: Sequence[_Question]) -> list[Replies | Exception]:
-    """One pass for all questions about a task; each gets as many guesses, and is judged as strictly, as it asked."""
+    """One forward pass for all requests with the same task; each with its own `top` and `false_rejection`."""
     replies: dict[_Question, Replies | Exception] = {}
     for task in dict.fromkeys(question.task for question in questions):
         group = [question for question in questions if question.task == task]
@@ -161,7 +161,7 @@ def _for_question(answer: Answer, question: _Question) -> Answer:
 
 
 def _state_of(path: Path) -> tuple[int, int, int] | None:
-    """What changes whenever the file is replaced; None while it is not there."""
+    """A key that changes whenever the file is replaced; None if it does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:

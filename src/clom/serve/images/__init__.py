@@ -1,1 +1,1 @@
-"""Uploaded images, decoded in processes of their own."""
+"""Uploaded images, decoded in separate processes."""

@@ -1,4 +1,4 @@
-"""The process that decodes pictures: little memory, no torch, no files, and nothing to lose if it is killed.
+"""The decoder process: limited memory, no torch, no file access, and safe to kill.
 
 It is told on its input: side of the square, number of bytes, the bytes; it answers with a status, a number of bytes,
 and those: the square `[side, side, 3]`, or what is wrong. It ends when its input does.
@@ -21,7 +21,7 @@ GOOD, BAD = 0, 1
 
 def main() -> None:
     memory, seconds = int(sys.argv[1]), int(sys.argv[2])
-    decode_or_reason(b"", 1)  # loads pillow's formats while there is memory for it
+    decode_or_reason(b"", 1)  # loads Pillow's plug-ins before the memory limit is set
     limit(memory)
     source, target = sys.stdin.buffer, sys.stdout.buffer
     while len(header := source.read(QUESTION.size)) == QUESTION.size:
@@ -45,7 +45,7 @@ def decode_or_reason(content: bytes, size: int) -> tuple[int, bytes]:
 
 
 def limit(memory: int) -> None:
-    """So much more memory than now, and no files of any size; where the system can do that."""
+    """Limit additional memory and forbid writing files, where the system supports it."""
     if sys.platform == "win32":
         return
     import resource
@@ -56,12 +56,12 @@ def limit(memory: int) -> None:
         with open("/proc/self/statm", encoding="ascii") as file:
             held = int(file.read().split()[0]) * resource.getpagesize()
     except OSError:
-        return  # not Linux: other systems do not keep to the limit anyway
+        return  # not Linux: other systems do not enforce the limit
     resource.setrlimit(resource.RLIMIT_AS, (held + memory, held + memory))
 
 
 def alarm(seconds: int) -> None:
-    """End of the process after so many seconds, even if whoever waits for it is gone; 0 takes it back."""
+    """Kill this process after the given number of seconds; 0 cancels."""
     if sys.platform != "win32":
         import signal
 

@@ -1,4 +1,4 @@
-"""Pictures from strangers: decoded in processes that may fail, run out of memory or hang, one picture at a time."""
+"""A pool of decoder processes for untrusted pictures: each may crash, run out of memory or hang."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Square = NDArray[np.uint8]
 """`[3, side, side]`."""
 
 _MEMORY = 1_200_000_000
-"""Bytes a decoder may use: twice what the largest picture that is accepted needs."""
+"""Memory limit of a decoder in bytes: twice the need of the largest accepted picture."""
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A file that is no image that can be decoded, by the name that its owner gave it, and why."""
+    """An uploaded file that could not be decoded, and why."""
 
     file: str
     reason: str
 
 
 class Decoders:
-    """A few processes that take turns; they are started when first needed, and anew when one was lost."""
+    """A small pool; processes are started on demand and replaced when they die."""
 
     def __init__(self, count: int = 2, seconds: float = 10.0, memory: int = _MEMORY) -> None:
         self._count, self._seconds, self._memory = count, seconds, memory
@@ -40,7 +40,7 @@ class Decoders:
             self._free.put_nowait(None)
 
     async def decode(self, content: bytes, size: int) -> Square:
-        """The middle square of the picture; a `DataError` says why there is none."""
+        """The central square of the picture; raises `DataError` with the reason."""
         process = await self._free.get()
         try:
             if process is None or process.returncode is not None:
@@ -52,7 +52,7 @@ class Decoders:
             slow = isinstance(problem, TimeoutError)
             reason = f"took longer than {self._seconds:g} s" if slow else "needs too much memory, or breaks the decoder"
             raise DataError(f"cannot be decoded: it {reason}") from None
-        except BaseException:  # whoever asked does not wait any more, and the rest of the answer is still in the pipe
+        except BaseException:  # cancelled: the rest of the response is still in the pipe
             await _end(process)
             process = None
             raise
@@ -73,7 +73,7 @@ class Decoders:
 
 
 def child_environment() -> Mapping[str, str]:
-    """What a process of ours inherits: no secret, and one thread unless it decides otherwise."""
+    """Environment of subprocesses: without secrets, and one thread by default."""
     inherited = {name: value for name, value in os.environ.items() if name != "CLOM_TOKEN"}
     return inherited | {"OPENBLAS_NUM_THREADS": "1"}
 

@@ -1,4 +1,4 @@
-"""What a request brings: pictures with the names their owner gave them, and labels. Nothing of it becomes a path."""
+"""Uploaded pictures, file names and labels. None of them is ever used as a path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Upload:
-    """A picture that was sent: in memory, or in a temporary file that has no name."""
+    """An uploaded picture, in memory or in an unnamed temporary file."""
 
     name: str
     source: bytes | UploadFile
@@ -37,7 +37,7 @@ Decoded = Square | Unreadable
 
 
 async def decode_all(uploads: Sequence[Upload], decoders: Decoders, size: int, limits: Limits) -> list[Decoded]:
-    """Each as a square, or why not; few files are in memory at a time."""
+    """Decode to squares, or the reason for failure; only a few files are in memory at a time."""
     turn = asyncio.Semaphore(_READ_AT_ONCE)
 
     async def one(upload: Upload) -> Decoded:
@@ -51,7 +51,7 @@ async def decode_all(uploads: Sequence[Upload], decoders: Decoders, size: int, l
 
 
 async def pictures_to_ask(request: Request, limits: Limits) -> list[Upload]:
-    """The body itself, if it is a picture, or the files of a form."""
+    """The pictures of a request: its body, or the files of a form."""
     kind = _kind(request)
     if kind.startswith("image/") or kind == "application/octet-stream":
         return [Upload("picture", await request.body())]
@@ -64,7 +64,7 @@ async def pictures_to_ask(request: Request, limits: Limits) -> list[Upload]:
 
 @dataclass(frozen=True)
 class LessonRequest:
-    """A task to be learned as it was asked for; `labels[i]` is the class of upload i as a number."""
+    """A requested task; `labels[i]` is the class index of upload i."""
 
     name: str | None
     class_names: tuple[str, ...]
@@ -96,7 +96,7 @@ async def lesson_to_learn(request: Request, limits: Limits) -> LessonRequest:
 
 
 def clean_name(text: str, kind: str) -> str:
-    """A name as people write it: one line, spelt the same on every system."""
+    """A normalised single-line name."""
     name = " ".join(unicodedata.normalize("NFC", text).split())
     if not name:
         raise UserError(f"A {kind} needs a name.")
@@ -119,7 +119,7 @@ def _files(form: FormData) -> list[Upload]:
 
 
 def _shown(name: str) -> str:
-    """A file's name as it is told back: the last part, printable, not too long."""
+    """A file name for display: base name, printable, shortened."""
     last = name.replace("\\", "/").rsplit("/", 1)[-1]
     return "".join(sign if sign.isprintable() else "?" for sign in last)[:120] or "picture"
 

@@ -1,4 +1,4 @@
-"""One lesson and how far it is."""
+"""A training job and its progress."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from clom.serve.lessons.stored_lesson import Assignment
 State = Literal["preparing", "learning", "checking", "done", "failed", "cancelled", "interrupted"]
 RUNNING = ("preparing", "learning", "checking")
 WAITING = ("failed", "interrupted")
-"""Ended, but its pictures are kept: it can go on or be given up."""
-_LEAST_SHARE = 0.01  # of a lesson, before its pace tells how long the rest takes
+"""Ended with its pictures kept: it can be resumed or cancelled."""
+_LEAST_SHARE = 0.01  # of the progress, before the remaining time is estimated
 
 
 @dataclass(eq=False)
 class Job:
-    """One lesson and how far it is."""
+    """A training job and its progress."""
 
     assignment: Assignment
     state: State = "preparing"
@@ -27,7 +27,7 @@ class Job:
     lesson: dict[str, Any] | None = None
     checks: list[dict[str, Any]] = field(default_factory=list)
     first_step: tuple[float, float] | None = None
-    """The share that was done, and the time, when the first step was reported: a resumed lesson does not begin at 0."""
+    """Progress and time of the first reported step: a resumed job does not start at 0."""
     saved: bool = False
     revision: int = 0
 
@@ -37,7 +37,7 @@ class Job:
 
     @property
     def seconds_left(self) -> float | None:
-        """By the pace so far; None before that can be told."""
+        """Estimated from the progress so far; None if unknown."""
         if self.over or self.first_step is None:
             return None
         share, since = self.first_step
@@ -61,7 +61,7 @@ class Job:
         }
 
     def note(self, event: dict[str, Any]) -> None:
-        """Take in what the process that learns tells."""
+        """Apply an event of the training process."""
         kind = event["event"]
         if kind == "plan":
             self.state = "learning"

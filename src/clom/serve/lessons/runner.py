@@ -1,4 +1,4 @@
-"""Lessons: one at a time, with progress that anybody can follow, and nothing lost when they end early.
+"""Training jobs: one at a time, with progress events, resumable after interruptions.
 
 Tested by tests/serve/lessons/test_lessons.py.
 """
@@ -29,15 +29,15 @@ _SECONDS_BETWEEN_SIGNS_OF_LIFE = 15.0
 
 
 class Busy(UserError):
-    """Another lesson is in the way."""
+    """Another job is running or waiting."""
 
 
 class NoSuchJob(UserError):
-    """Nothing is known under this number."""
+    """There is no job with this id."""
 
 
 class LessonRunner:
-    """The lessons of one model."""
+    """The training jobs of one model."""
 
     def __init__(self, engine: Engine, niceness: int = 10) -> None:
         self.engine, self.stored, self.niceness = engine, StoredLesson(engine.path), niceness
@@ -47,18 +47,18 @@ class LessonRunner:
         self._changed = asyncio.Condition()
         left = self.stored.read()
         if left is not None and left.name in engine.active.task_names:
-            self.stored.remove()  # the end came between the last two steps: learned, but not yet tidied up
+            self.stored.remove()  # interrupted after saving the model, before cleaning up
         elif left is not None:
             self._jobs[left.id] = Job(left, state="interrupted")
 
     @property
     def current(self) -> Job | None:
-        """The lesson that was begun last."""
+        """The latest job."""
         return next(reversed(self._jobs.values()), None)
 
     @property
     def all(self) -> list[Job]:
-        """Those that are remembered, in the order in which they were begun."""
+        """All known jobs, in the order of their start."""
         return list(self._jobs.values())
 
     @property
@@ -71,7 +71,7 @@ class LessonRunner:
         return self._jobs[number]
 
     def check_free(self) -> None:
-        """Refuse a new lesson as long as another one is under way or waits for a decision."""
+        """Raise if another job is running, or waiting to be resumed or cancelled."""
         job = self.current
         if job is not None and not job.over:
             raise Busy(f"'{job.assignment.name}' is being learned. One lesson at a time: wait for it, or cancel it.")
@@ -90,7 +90,7 @@ class LessonRunner:
         counts = tuple(labels.count(label) for label in range(len(class_names)))
         assignment = Assignment(secrets.token_hex(8), name, tuple(class_names), counts, tuple(unreadable))
         job = Job(assignment)
-        self._jobs[assignment.id] = job  # at once: nobody else can begin while the pictures are written
+        self._jobs[assignment.id] = job  # before any await: no other job can start while the pictures are written
         for old in list(self._jobs)[:-_REMEMBERED]:
             del self._jobs[old]
         try:
@@ -105,7 +105,7 @@ class LessonRunner:
         return job
 
     async def resume(self, job: Job) -> None:
-        """Go on with a lesson that ended early, from its last checkpoint if it has one: the result is the same."""
+        """Resume a job from its last checkpoint, if any: the result is the same."""
         if job is not self.current or job.state not in WAITING:
             raise Busy("Only a lesson that ended early can go on.")
         job.state, job.problem, job.share, job.first_step = "preparing", "", 0.0, None
@@ -113,7 +113,7 @@ class LessonRunner:
         await self._tell(job)
 
     async def cancel(self, job: Job) -> None:
-        """Give a lesson up. The model stays as it was, unless it had learned everything by then."""
+        """Cancel a job. The model stays unchanged, unless the task had already been saved."""
         if job.state in WAITING:
             await asyncio.to_thread(self._tidy)
             job.state = "cancelled"
@@ -131,7 +131,7 @@ class LessonRunner:
             await self._tell(job)
 
     async def stop(self) -> None:
-        """The end of the server: a lesson that goes on is interrupted, its pictures stay."""
+        """Shut down: a running job is interrupted, and its pictures are kept."""
         if self._running is not None and not self._running.done():
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -139,7 +139,7 @@ class LessonRunner:
             await self._worker.end()
 
     async def changes(self, job: Job) -> AsyncIterator[dict[str, Any] | None]:
-        """How it is now, and again whenever that changes, until it is over; None now and then as a sign of life."""
+        """Yield the state of the job now and after each change, until it ends; None as a keep-alive."""
         while True:
             seen = job.revision
             yield job.to_json()
@@ -149,7 +149,7 @@ class LessonRunner:
                 yield None
 
     async def _differs(self, job: Job, seen: int) -> bool:
-        """True as soon as there is news; False after a while without."""
+        """True as soon as the job changes; False after a timeout."""
         async with self._changed:
             news = self._changed.wait_for(lambda: job.revision != seen)
             try:
@@ -160,7 +160,7 @@ class LessonRunner:
     async def _run(self, job: Job) -> None:
         try:
             await self._learn(job)
-        except Exception as problem:  # a lesson must end in some way that can be seen
+        except Exception as problem:  # every job must reach a final state
             job.state, job.problem = "failed", f"The lesson ended unexpectedly: {problem or type(problem).__name__}"
         self._share_cores()
         await self._tell(job)
@@ -180,22 +180,22 @@ class LessonRunner:
             job.problem = job.problem or "The lesson ended unexpectedly. The model is as it was."
 
     async def _learned(self, job: Job) -> bool:
-        """Whether the model file knows the task by now; from here on the answers do, too."""
+        """Reload the model; whether it contains the task of the job."""
         await self.engine.refresh()
         return job.assignment.name in self.engine.active.task_names
 
     def _tidy(self) -> None:
-        """Nothing of a lesson's pictures stays once it is over or given up."""
+        """Delete the pictures and checkpoints of a job."""
         self.stored.remove()
         try:
             with Lock(self.engine.path):
                 remove_leftovers(self.engine.path)
                 shutil.rmtree(lesson_folder(self.engine.path), ignore_errors=True)
         except UserError:
-            pass  # somebody teaches from the command line: they tidy up themselves
+            pass  # the process that holds the lock cleans up
 
     def _share_cores(self) -> tuple[int, int]:
-        """Threads for learning and for answers: together as many as there are cores."""
+        """Split the cores between training and inference; returns both numbers of threads."""
         cores = self.engine.threads or machine.cores()
         teaching = max(1, cores - 1) if self.teaching else 0
         answering = max(1, cores - teaching)

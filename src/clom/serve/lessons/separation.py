@@ -1,4 +1,4 @@
-"""How well each task of a model tells its own pictures from those of the others."""
+"""Separation of the tasks of a model by their OOD scores."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MOST_PER_TASK = 24
 
 @torch.no_grad()
 def separation(method: Method) -> dict[str, Any] | None:
-    """The AUC of every pair of tasks, from the held-out pictures that the model keeps; None if it keeps none.
+    """The AUC of every pair of tasks on the held-out pictures stored in the model; None if there are none.
 
-    These are few, and the model was calibrated with them, which moves no picture past another within a task's scores.
+    Calibration used the same pictures, but it is monotonic within a task and does not change the AUC.
     """
     if len(method.tasks) < 2:
         return None

@@ -1,6 +1,6 @@
-"""The pictures of a lesson, kept in a private folder beside the model until it is learned or given up.
+"""The pictures of a job, stored in a private folder next to the model until training succeeds or is cancelled.
 
-They are squares of bytes by then; nothing in the folder is decoded or run. A folder appears in one piece.
+They are stored decoded, as uint8 tensors. The folder is created atomically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ABOUT, _PICTURES, _BEFORE = "lesson.json", "pictures.safetensors", "before.safe
 
 @dataclass(frozen=True)
 class Assignment:
-    """What is to be learned."""
+    """The task to learn."""
 
     id: str
     name: str
@@ -37,7 +37,7 @@ class Assignment:
 
 
 class StoredLesson:
-    """The folder of the one lesson that a model can have at a time."""
+    """The folder of the single job that a model can have."""
 
     def __init__(self, model: Path) -> None:
         place = model.resolve()
@@ -46,7 +46,7 @@ class StoredLesson:
 
     @property
     def before(self) -> Path:
-        """The model as it was when the lesson began, to compare with."""
+        """The model before training, for comparison."""
         return self.folder / _BEFORE
 
     def write(self, assignment: Assignment, pixels: Tensor, labels: Sequence[int]) -> None:
@@ -61,7 +61,7 @@ class StoredLesson:
         new.rename(self.folder)
 
     def read(self) -> Assignment | None:
-        """What an earlier process left unfinished; None if nothing, or nothing that can be used."""
+        """The unfinished job of an earlier process; None if there is none or it is unusable."""
         try:
             about = read_json(self.folder / _ABOUT)
             unreadable = tuple(Unreadable(**file) for file in about.pop("unreadable"))
@@ -83,7 +83,7 @@ class StoredLesson:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A second name for the file, which outlives its replacement; a copy where that is not possible."""
+    """Hard-link the file, which survives its replacement; copy it where links are not supported."""
     try:
         os.link(source, target)
     except OSError:

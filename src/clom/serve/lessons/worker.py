@@ -1,6 +1,6 @@
-"""The process that learns, at low priority beside the one that answers. It tells what happens as lines of JSON.
+"""The low-priority training process of the server. It reports events as lines of JSON.
 
-It ends when its input does: whoever started it may die in any way, and no process goes on learning behind their back.
+It exits when its standard input is closed, so it never outlives the server.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def learn(model: Path) -> None:
 
 
 def inspect(model: Path) -> None:
-    """What takes a while to find out about a model."""
+    """Verify the fingerprints and compute the AUC between tasks."""
     from clom.serve.lessons.separation import separation
     from clom.storage.model_file import load_model
     from clom.storage.verify import verify
@@ -95,7 +95,7 @@ def tell(event: str, **content: Any) -> None:
 
 
 def _end_with_input() -> None:
-    while os.read(sys.stdin.fileno(), 1):  # not through Python's buffer, whose lock would be in the way at the end
+    while os.read(sys.stdin.fileno(), 1):  # unbuffered: the lock of sys.stdin would block the exit
         pass
     os._exit(1)
 

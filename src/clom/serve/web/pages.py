@@ -1,4 +1,4 @@
-"""The files of the page, and the report beside the model. All of them are known before any request comes.
+"""The static files of the page, and the report. The set of files is fixed at start-up.
 
 Tested by tests/serve/test_security.py.
 """

@@ -45,8 +45,8 @@ function listed(names) {
 
 function showTaskHint() {
   byId("ask-task-hint").textContent = byId("ask-task").value
-    ? "You say which task the pictures belong to; it only chooses the class."
-    : "It finds out the task, too.";
+    ? "Only the classes of this task compete."
+    : "The task is predicted as well.";
 }
 
 const rate = () => Number(byId("ask-rate").value) / 100;
@@ -59,8 +59,8 @@ function showCost() {
   const { held_out: held, costs } = about.rejection;
   const lost = Math.round(costs[value] * held);
   byId("ask-cost").textContent = held
-    ? `Costs: of ${count(held, "picture")} of known classes that were held out, ${lost === 0 ? "none" : `${lost} (${percent(costs[value], 1)})`} would be called unknown.`
-    : "What that costs is not known: no pictures were held out.";
+    ? `Costs: of ${count(held, "picture")} of known classes that were held out, ${lost === 0 ? "none" : `${lost} (${percent(costs[value], 1)})`} would be rejected as unknown.`
+    : "The cost is unknown: no pictures were held out.";
 }
 
 function add(files) {
@@ -115,7 +115,7 @@ function judge(entry) {
   const best = entry.answer.guesses[0];
   entry.card.querySelector(".verdict").textContent = unknown ? "Unknown" : best.class_name;
   entry.card.querySelector(".why").textContent = unknown
-    ? `Like nothing it learned; most like ${best.class_name}.`
+    ? `Resembles no learned class; closest: ${best.class_name}.`
     : `Task: ${best.task}`;
 }
 
@@ -128,11 +128,11 @@ function draw(entry) {
       make("li", {}, make("span", { class: "name" }, guess.class_name), make("span", { class: "number" }, percent(guess.confidence)), bar(guess.confidence)));
     text.append(
       make("h3", { class: "verdict" }), make("p", { class: "why" }),
-      make("ul", { class: "bars", "aria-label": "Likeliest classes" }, bars),
+      make("ul", { class: "bars", "aria-label": "Most likely classes" }, bars),
       make("p", { class: "hint" }, familiarity(answer)));
   } else if (problem) {
     card.classList.add("failed");
-    text.append(make("h3", { class: "verdict" }, "No answer"), make("p", { class: "why" }, problem));
+    text.append(make("h3", { class: "verdict" }, "No prediction"), make("p", { class: "why" }, problem));
   } else {
     card.classList.add("waiting");
     text.append(make("h3", { class: "verdict" }, "Looking …"));

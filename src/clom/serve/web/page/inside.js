@@ -33,11 +33,11 @@ export async function opened() {
 function draw() {
   const classes = about.tasks.reduce((sum, task) => sum + task.classes.length, 0);
   const [, height, width] = about.image_shape;
-  byId("inside-lead").textContent = `${about.file}, state ${about.version}. ${about.exact_memory ? "Learning more never changes what it knows." : "This method may change old answers when it learns more."}`;
+  byId("inside-lead").textContent = `${about.file}, state ${about.version}. ${about.exact_memory ? "New tasks never change earlier ones." : "This method may change earlier predictions when it learns a new task."}`;
   byId("inside-tiles").replaceChildren(
     tile("method", about.method), tile("network", about.backbone), tile("tasks", about.tasks.length), tile("classes", classes),
-    tile("pictures are cut to", `${width} × ${height}`), tile("file", bytes(about.bytes)),
-    tile("parameters", `${(about.parameters / 1e6).toFixed(2)} M`), tile("kept of pictures", bytes(about.memory_bytes)));
+    tile("input size", `${width} × ${height}`), tile("file", bytes(about.bytes)),
+    tile("parameters", `${(about.parameters / 1e6).toFixed(2)} M`), tile("stored pictures", bytes(about.memory_bytes)));
   drawTasks();
   drawUnits();
   drawApart();
@@ -71,7 +71,7 @@ function drawTask(task, number, check) {
 
 function mark(check) {
   if (!check) return found?.problem ? "not checked" : "checking …";
-  return make("span", { class: `mark ${check.verdict === "identical" ? "good" : "bad"}` }, check.verdict === "identical" ? "as it was learned, bit for bit" : `${check.verdict}: ${check.reason}`);
+  return make("span", { class: `mark ${check.verdict === "identical" ? "good" : "bad"}` }, check.verdict === "identical" ? "bit-identical since it was learned" : `${check.verdict}: ${check.reason}`);
 }
 
 function drawUnits() {
@@ -92,8 +92,8 @@ function drawUnits() {
   const rows = about.units.map((layer) => make("tr", {}, make("th", { scope: "row" }, layer.layer), make("td", {}, String(layer.units)),
     layer.tasks.map((task) => make("td", {}, `${task.opened} + ${task.shared}`)), make("td", {}, String(layer.free))));
   box.replaceChildren(
-    make("h2", {}, "Room in the network"),
-    make("p", { class: "hint" }, "Each task opens units of every layer for itself and shares those that earlier ones opened; these it can use, but never change."),
+    make("h2", {}, "Network capacity"),
+    make("p", { class: "hint" }, "Each task opens units in every layer and shares units opened by earlier tasks, which it can use but not change."),
     make("div", { class: "panel" }, legend, make("ul", { class: "layers" }, layers),
       make("details", {}, make("summary", {}, "As a table: opened + shared units"),
         make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Units by layer and task" }, make("table", {},
@@ -104,11 +104,11 @@ function drawUnits() {
 function drawApart() {
   const box = byId("inside-apart");
   if (about.tasks.length < 2) { box.replaceChildren(); return; }
-  const title = make("h2", {}, "How well tasks are told apart");
+  const title = make("h2", {}, "Separation of the tasks");
   if (!found) { box.replaceChildren(title, make("p", { class: "hint", role: "status" }, "Measuring; this takes a moment …")); return; }
   const grid = found.separation;
   if (!grid) {
-    box.replaceChildren(title, make("p", { class: "hint" }, found.problem ?? "That cannot be measured: this model keeps no pictures to compare with."));
+    box.replaceChildren(title, make("p", { class: "hint" }, found.problem ?? "Not available: this model stores no held-out pictures."));
     return;
   }
   const cell = (value, own) => {
@@ -117,7 +117,7 @@ function drawApart() {
     return make("td", { class: `heat heat-${shade}` }, percent(value));
   };
   box.replaceChildren(title,
-    make("p", { class: "hint" }, "How often a task finds its own picture more its own than one of another task (AUC). 50 % is guessing, 100 % is perfect."),
+    make("p", { class: "hint" }, "AUC: how often a task scores one of its own pictures higher than one of another task. 50 % is chance, 100 % is perfect."),
     make("div", { class: "panel scroll", tabindex: "0", role: "region", "aria-label": "AUC of each pair of tasks" }, make("table", { class: "grid" },
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "task"), grid.tasks.map((name) => make("th", { scope: "col" }, `against ${name}`)))),
       make("tbody", {}, grid.auc.map((row, i) => make("tr", {}, make("th", { scope: "row" }, grid.tasks[i]), row.map((value, j) => cell(value, i === j))))))));

@@ -43,7 +43,7 @@ function drawRunning(job) {
     box.replaceChildren(make("div", { class: "panel job" },
       make("h2", { id: "job-title" }, `Learning ${job.task}`), make("p", { class: "hint" }, summaryOf(job)),
       make("progress", { max: "1", "aria-labelledby": "job-title" }), make("p", { class: "left", role: "status" }),
-      make("p", { class: "hint" }, "You can close or reload this page; it goes on. Questions are answered meanwhile."),
+      make("p", { class: "hint" }, "You can close or reload this page; training continues, and predictions stay available."),
       unreadable(job), make("div", { class: "buttons" }, cancel)));
   }
   const progress = box.querySelector("progress");
@@ -54,22 +54,22 @@ function drawRunning(job) {
 }
 
 function drawWaiting(job) {
-  const on = make("button", { class: "button main", type: "button" }, "Go on");
-  const off = make("button", { class: "button", type: "button" }, "Give it up");
+  const on = make("button", { class: "button main", type: "button" }, "Resume");
+  const off = make("button", { class: "button", type: "button" }, "Discard");
   on.addEventListener("click", () => act(on, async () => watch(await api.resume(job.id))));
   off.addEventListener("click", () => act(off, async () => drawJob(await api.cancel(job.id))));
   const pictures = job.classes.reduce((sum, each) => sum + each.pictures, 0);
   byId("teach-job").replaceChildren(make("div", { class: "panel job" },
     make("h2", {}, job.state === "failed" ? `${job.task} was not learned` : `${job.task} was interrupted`),
     job.problem ? make("p", { class: "note bad" }, job.problem) : null,
-    make("p", {}, `The model is as it was, and nothing is lost: ${count(pictures, "picture")} are kept (${summaryOf(job)}). “Go on” starts the lesson again with them.`),
+    make("p", {}, `The model is unchanged, and ${count(pictures, "picture")} are stored (${summaryOf(job)}). “Resume” continues with them.`),
     make("p", { class: "note bad said-here", role: "alert", hidden: true }),
     make("div", { class: "buttons" }, on, off)));
 }
 
 function drawCancelled() {
   form.open();
-  byId("teach-job").replaceChildren(make("p", { class: "note" }, "Cancelled. The model is as it was."));
+  byId("teach-job").replaceChildren(make("p", { class: "note" }, "Cancelled. The model is unchanged."));
 }
 
 function drawDone(job) {
@@ -78,11 +78,11 @@ function drawDone(job) {
   byId("teach-job").replaceChildren(make("div", { class: "panel job done" },
     make("h2", { tabindex: "-1", id: "job-done" }, `Learned: ${job.classes.map((each) => each.name).join(", ")}`),
     lesson ? make("dl", { class: "tiles small" },
-      tile("right on held-out pictures", percent(lesson.accuracy)),
-      lesson.n_tasks > 1 ? tile(`with all ${lesson.n_classes} classes to choose from`, percent(lesson.accuracy_among_all)) : null,
-      tile("time it took", duration(lesson.seconds))) : null,
-    lesson && lesson.accuracy < 0.7 ? make("p", { class: "note" }, "That is not much. More pictures of each class help most.") : null,
-    lesson?.nearly_full.length ? make("p", { class: "note" }, `Nearly full: ${lesson.nearly_full.join(", ")}. Further lessons add little.`) : null,
+      tile("accuracy on held-out pictures", percent(lesson.accuracy)),
+      lesson.n_tasks > 1 ? tile(`among all ${lesson.n_classes} classes`, percent(lesson.accuracy_among_all)) : null,
+      tile("time", duration(lesson.seconds))) : null,
+    lesson && lesson.accuracy < 0.7 ? make("p", { class: "note" }, "That is low. More pictures of each class help most.") : null,
+    lesson?.nearly_full.length ? make("p", { class: "note" }, `Nearly full: ${lesson.nearly_full.join(", ")}. Further tasks may learn little.`) : null,
     proof(job.checks), unreadable(job),
     make("div", { class: "buttons" }, make("a", { class: "button main", href: "#ask" }, "Ask it"), more)));
 }
@@ -98,7 +98,7 @@ function proof(checks) {
   const same = old.every((check) => check.verdict === "identical");
   return make("div", { class: `proof ${same ? "good" : "bad"}` },
     make("h3", {}, same ? "Nothing was forgotten" : "Something changed"),
-    make("p", {}, same ? `${old.length === 1 ? "The old task answers" : `All ${old.length} old tasks answer`} from the very same numbers, bit for bit.` : "Not every old task is as it was."),
+    make("p", {}, same ? `${old.length === 1 ? "The earlier task is" : `All ${old.length} earlier tasks are`} bit-identical.` : "Not every earlier task is bit-identical."),
     make("ul", { class: "prints" }, old.map((check) => make("li", {},
       make("span", { class: "name" }, check.task), make("span", { class: "mark" }, check.verdict),
       make("code", { title: check.fingerprint }, check.fingerprint.slice(0, 16) || "no fingerprint")))));

@@ -38,8 +38,8 @@ export function update(model) {
   const { server } = model;
   show(byId("teach-closed"), !server.teaching);
   byId("teach-closed").textContent = server.read_only
-    ? "This server was started read-only: it answers, but does not learn."
-    : "This server does not learn: beyond its own machine that needs a token, and it was started without one.";
+    ? "This server was started read-only: it predicts, but does not learn."
+    : "Teaching is disabled: on a non-local address it requires a token, and the server was started without one.";
   show(byId("teach-token-field"), server.token_needed);
   show(byId("teach-form"), server.teaching && open);
   classes.forEach(showAmount);
@@ -137,8 +137,8 @@ function showAmount(entry) {
   entry.meter.replaceChildren(bar(n / good, n < least ? "low" : n < good ? "fair" : "good"));
   const more = n > THUMBNAILS ? ` (${n - THUMBNAILS} not shown)` : "";
   entry.amount.textContent =
-    n < least ? `${count(n, "picture")}: ${least} are the least` :
-    n < good ? `${count(n, "picture")}${more}: enough to begin, ${good} are better` :
+    n < least ? `${count(n, "picture")}: at least ${least} are required` :
+    n < good ? `${count(n, "picture")}${more}: enough to start, ${good} are better` :
     `${count(n, "picture")}${more}: plenty`;
 }
 
@@ -171,7 +171,7 @@ function showSummary() {
   const wanted = used();
   const total = wanted.reduce((sum, entry) => sum + entry.files.length, 0);
   byId("teach-summary").textContent = total
-    ? `${count(wanted.length, "class", "classes")}, ${count(total, "picture")}. One in five is held out to check what was learned.`
+    ? `${count(wanted.length, "class", "classes")}, ${count(total, "picture")}. One in five is held out for validation.`
     : "";
   show(byId("teach-problem"), false);
   for (const field of document.querySelectorAll("[aria-invalid]")) { field.removeAttribute("aria-invalid"); field.removeAttribute("aria-describedby"); }
