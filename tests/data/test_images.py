@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clom.data.images import Images, fitted, resized, spread
+from clom.data.images import Images, evenly_spaced, resized, resized_images
 
 
 def images(*shape: int, fill: int = 100) -> Images:
@@ -15,7 +15,7 @@ def images(*shape: int, fill: int = 100) -> Images:
 @pytest.mark.parametrize("given", [(2, 1, 28, 28), (2, 3, 32, 32), (2, 1, 8, 8), (2, 3, 5, 7)])
 @pytest.mark.parametrize("wanted", [(1, 8, 8), (3, 32, 32)])
 def test_any_shape_fits_any_other(given: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    made = fitted(images(*given), wanted)
+    made = resized_images(images(*given), wanted)
     assert made.pixels.shape == (2, *wanted)
     assert (made.pixels == 100).all()
     assert made.labels.tolist() == [0, 1]
@@ -29,14 +29,14 @@ def test_what_fits_is_left_alone() -> None:
 def test_shrinking_averages_instead_of_skipping_pixels() -> None:
     checks = (torch.arange(16)[:, None] + torch.arange(16)) % 2 * 200
     board = Images(checks.view(1, 1, 16, 16).to(torch.uint8), torch.zeros(1, dtype=torch.int64))
-    assert (fitted(board, (1, 4, 4)).pixels.float() - 100).abs().max() < 10
+    assert (resized_images(board, (1, 4, 4)).pixels.float() - 100).abs().max() < 10
 
 
 def test_colours_are_averaged() -> None:
     pixels = torch.tensor([30, 60, 90], dtype=torch.uint8).view(1, 3, 1, 1).expand(1, 3, 2, 2)
-    assert (fitted(Images(pixels, torch.zeros(1, dtype=torch.int64)), (1, 2, 2)).pixels == 60).all()
+    assert (resized_images(Images(pixels, torch.zeros(1, dtype=torch.int64)), (1, 2, 2)).pixels == 60).all()
 
 
 def test_spread_takes_from_the_whole_set() -> None:
-    assert spread(images(10, 1, 1, 1), 4).labels.tolist() == [0, 2, 5, 7]
-    assert len(spread(images(3, 1, 1, 1), 4)) == 3
+    assert evenly_spaced(images(10, 1, 1, 1), 4).labels.tolist() == [0, 2, 5, 7]
+    assert len(evenly_spaced(images(3, 1, 1, 1), 4)) == 3

@@ -89,7 +89,7 @@ def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:
 
 def test_pictures_of_one_size_keep_it(tmp_path: Path) -> None:
     folder = class_folders(tmp_path, {"wren": 3, "tit": 3}, size=(24, 20))
-    data = DataSettings(folder=folder, sizes=(2,)).settled()
+    data = DataSettings(folder=folder, sizes=(2,)).resolved()
     assert data.pixels == 20
     assert data.load().train.pixels.shape[1:] == (3, 20, 20)
 
@@ -98,7 +98,7 @@ def test_pictures_of_one_size_keep_it(tmp_path: Path) -> None:
 def test_pictures_of_several_sizes_get_the_usual_one(tmp_path: Path, odd: tuple[int, int]) -> None:
     folder = class_folders(tmp_path, {"wren": 3, "tit": 3})
     picture(folder / "tit" / "z.png", 7, odd)
-    assert DataSettings(folder=folder, sizes=(2,)).settled().pixels == 32
+    assert DataSettings(folder=folder, sizes=(2,)).resolved().pixels == 32
     assert DataSettings(folder=folder, sizes=(2,), pixels=12).load().train.pixels.shape[1:] == (3, 12, 12)
 
 
@@ -174,7 +174,7 @@ def test_pictures_that_would_not_fit_into_memory_are_refused(tmp_path: Path, mon
 
 def test_pictures_that_have_moved_are_found_by_name(tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "old" / "birds", {"wren": 4})
-    data = DataSettings(folder=folder, sizes=(1,)).settled()
+    data = DataSettings(folder=folder, sizes=(1,)).resolved()
     folder.rename(tmp_path / "birds")
     assert not data.available()
     assert data.available(tmp_path)

@@ -13,7 +13,7 @@ from clom.data import catalog
 from clom.data.folders import Pictures
 from clom.data.images import DataSet, Images
 from clom.data.sources import DataSettings
-from clom.data.stratified import divided, hold_out, share_of
+from clom.data.stratified import hold_out, share_of, split_images
 from clom.data.stream import Task, split
 from clom.estimator.classifier import ClomClassifier
 from clom.methods.bic import Bic, BicSettings
@@ -110,7 +110,7 @@ def test_every_class_gives_its_share() -> None:
         assert [len(part) for _, part in drawn] == held
         for label, (kept, part) in enumerate(drawn):
             assert sorted([*kept.tolist(), *part.tolist()]) == LABELS.eq(label).nonzero().flatten().tolist()
-        train, validation = divided(numbered(), drawn)
+        train, validation = split_images(numbered(), drawn)
         first, second = rows_of(train, validation)
         assert sorted(first + second) == list(range(len(LABELS)))
         assert (first, second) == (sorted(first), sorted(second))

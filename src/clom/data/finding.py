@@ -6,7 +6,7 @@ import glob
 from collections.abc import Iterable
 from pathlib import Path
 
-from clom.data.folders import Skipped, is_ours
+from clom.data.folders import Skipped, is_user_file
 
 
 def find_files(places: Iterable[str]) -> tuple[list[Path], list[Skipped]]:
@@ -27,7 +27,7 @@ def find_files(places: Iterable[str]) -> tuple[list[Path], list[Skipped]]:
 def _files_at(place: str) -> list[Path]:
     path = Path(place)
     if path.is_dir():
-        inside = (file for file in path.rglob("*") if all(map(is_ours, file.relative_to(path).parts)))
+        inside = (file for file in path.rglob("*") if all(map(is_user_file, file.relative_to(path).parts)))
         return sorted(file for file in inside if not file.is_dir())
     if path.exists():
         return [path]

@@ -16,11 +16,14 @@ from torch import Tensor
 
 from clom.data.decoding import decode
 from clom.data.images import Images
-from clom.data.stratified import divided, hold_out, share_of
+from clom.data.stratified import hold_out, share_of, split_images
 from clom.data.stream import Task
 from clom.errors import DataError, UserError
 
-_NOT_OURS = {"thumbs.db", "desktop.ini"}  # what systems leave in folders of pictures; hidden files are passed over, too
+_SYSTEM_FILES = {
+    "thumbs.db",
+    "desktop.ini",
+}  # what systems leave in folders of pictures; hidden files are passed over, too
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Pictures:
         """The pictures as a task: the share `validation` of each class, at least one picture, is held out."""
         randomness = torch.Generator().manual_seed(seed)
         drawn = hold_out(self.images.labels, len(self.class_names), share_of(validation), randomness)
-        return Task(name, self.class_names, *divided(self.images, drawn))
+        return Task(name, self.class_names, *split_images(self.images, drawn))
 
     def part(self, rows: Tensor, with_skipped: bool = True) -> Pictures:
         """Those that the mask `rows` marks."""
@@ -143,14 +146,14 @@ def _content(folder: Path) -> tuple[list[Path], list[Path]]:
         found = sorted(folder.iterdir(), key=lambda path: (readable(path.name), path.name))
     except OSError as problem:
         raise UserError(f"Cannot look into {folder}: {problem.strerror or problem}.") from None
-    found = [path for path in found if is_ours(path.name)]
+    found = [path for path in found if is_user_file(path.name)]
     folders = [path for path in found if path.is_dir()]
     return folders, [path for path in found if not path.is_dir()]
 
 
-def is_ours(name: str) -> bool:
+def is_user_file(name: str) -> bool:
     """Whether a file of this name may be a person's picture: not hidden, not left by a system."""
-    return not name.startswith(".") and name.lower() not in _NOT_OURS
+    return not name.startswith(".") and name.lower() not in _SYSTEM_FILES
 
 
 def readable(name: str) -> str:
@@ -172,8 +175,8 @@ def _check_amounts(
     raise UserError(problem)
 
 
-def listed(items: Iterable[str], most: int = 3) -> str:
+def listed(items: Iterable[str], limit: int = 3) -> str:
     """The first few of them, and how many more there are."""
     every = list(items)
-    rest = [f"and {len(every) - most} more"] if len(every) > most else []
-    return ", ".join([*every[:most], *rest])
+    rest = [f"and {len(every) - limit} more"] if len(every) > limit else []
+    return ", ".join([*every[:limit], *rest])

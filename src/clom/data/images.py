@@ -88,7 +88,7 @@ def resized(pixels: Tensor, shape: Sequence[int]) -> Tensor:
     return values.round().clamp(0, 255).to(torch.uint8)
 
 
-def fitted(images: Images, shape: Sequence[int]) -> Images:
+def resized_images(images: Images, shape: Sequence[int]) -> Images:
     """The same images `resized`."""
     return Images(resized(images.pixels, shape), images.labels)
 
@@ -99,7 +99,7 @@ def middle_square(images: Images, side: int) -> Images:
     shorter = min(height, width)
     top, left = (height - shorter) // 2, (width - shorter) // 2
     square = images.pixels[:, :, top : top + shorter, left : left + shorter]
-    return fitted(Images(square, images.labels), (square.shape[1], side, side))
+    return resized_images(Images(square, images.labels), (square.shape[1], side, side))
 
 
 def without_colour(*parts: Images) -> tuple[Images, ...]:
@@ -109,7 +109,7 @@ def without_colour(*parts: Images) -> tuple[Images, ...]:
     return tuple(Images(part.pixels[:, :1].contiguous(), part.labels) for part in parts)
 
 
-def spread(images: Images, count: int) -> Images:
+def evenly_spaced(images: Images, count: int) -> Images:
     """At most `count` of the images, spread evenly over the whole set."""
     if len(images) <= count:
         return images

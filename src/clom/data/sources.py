@@ -36,9 +36,9 @@ from clom.errors import DataError, UserError
 from clom.files import absolute
 from clom.settings import Settings
 
-USUAL_TEST = 0.2
+DEFAULT_TEST_SHARE = 0.2
 """Share of the images that test where nobody says otherwise."""
-USUAL_PIXELS = 32
+DEFAULT_PIXELS = 32
 """As in the paper; for pictures that differ in size or are larger than `MAX_NATURAL_PIXELS`."""
 MIN_PIXELS, MAX_NATURAL_PIXELS, MAX_PIXELS = 8, 64, 512
 _SOURCES = ("set", "folder", "folders", "npz")
@@ -106,24 +106,24 @@ class DataSettings(Settings):
             return self.set in SETS and catalog.available(self.set, folder)
         return all(_located(place, folder).exists() for place in self._places)
 
-    def settled(self) -> DataSettings:
+    def resolved(self) -> DataSettings:
         """With a size of the images: where none is given, that of the pictures if all have the same, else the usual."""
         if self.pixels is not None or self.set is not None:
             return self
         side = _npz_side(self.npz) if self.npz is not None else _common_side(self._places)
         natural = side is not None and MIN_PIXELS <= side <= MAX_NATURAL_PIXELS
-        return self.model_copy(update={"pixels": side if natural else USUAL_PIXELS})
+        return self.model_copy(update={"pixels": side if natural else DEFAULT_PIXELS})
 
     def load(self, folder: Path | None = None) -> DataSet:
         """The images. `folder` is where the user keeps data sets; pictures that have moved are looked for there."""
-        settled = self.settled()
+        resolved = self.resolved()
         if self.set is not None:
             return _fitted(catalog.load(self.set, folder), self.pixels)
-        assert settled.pixels is not None
+        assert resolved.pixels is not None
         if self.npz is not None:
-            return _fitted(_read_npz(_located(self.npz, folder), self.test), settled.pixels)
+            return _fitted(_read_npz(_located(self.npz, folder), self.test), resolved.pixels)
         places = [_located(place, folder) for place in self._places]
-        return _read_folders(self.name, places, settled.pixels, self.test, as_tasks=self.folders is not None)
+        return _read_folders(self.name, places, resolved.pixels, self.test, as_tasks=self.folders is not None)
 
     def stream(self, folder: Path | None, seed: int) -> Stream:
         return self.tasks_of(self.load(folder), seed)
@@ -218,7 +218,9 @@ def _read_parts(folder: Path, pixels: int, test: float | None) -> tuple[Pictures
         # One to train, one to validate, one to test.
         pictures = read_folder(folder, pixels, least_images=3, least_classes=1)
         tests = stable_share(
-            pictures.images.labels, [readable(path.name).encode() for path in pictures.paths], test or USUAL_TEST
+            pictures.images.labels,
+            [readable(path.name).encode() for path in pictures.paths],
+            test or DEFAULT_TEST_SHARE,
         )
         return pictures.part(~tests), pictures.part(tests, with_skipped=False)
     if test is not None:
@@ -246,8 +248,8 @@ def _moved(images: Images, offset: int) -> Images:
 
 
 def _check_memory(count: int, pixels: int) -> None:
-    needed, most = count * 3 * pixels**2, (machine.memory_bytes() or 2**36) // 2
-    if needed > most:
+    needed, limit = count * 3 * pixels**2, (machine.memory_bytes() or 2**36) // 2
+    if needed > limit:
         raise UserError(
             f"{count} pictures of {pixels} x {pixels} pixels take {needed / 1e9:.0f} GB of memory, too much for this "
             "machine: choose fewer pixels with data.pixels."
@@ -290,7 +292,9 @@ def _read_npz(path: Path, test: float | None) -> DataSet:
     images = [as_images(path, pixels, labels, len(names)) for pixels, labels in parts]
     if len(images) == 1:
         every = images[0]
-        tests = stable_share(every.labels, [image.numpy().tobytes() for image in every.pixels], test or USUAL_TEST)
+        tests = stable_share(
+            every.labels, [image.numpy().tobytes() for image in every.pixels], test or DEFAULT_TEST_SHARE
+        )
         images = [every[~tests], every[tests]]
     elif test is not None:
         raise UserError(f"{path} has 'test_images' of its own: leave out data.test.")

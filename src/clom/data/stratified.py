@@ -18,16 +18,16 @@ def hold_out(
     n_classes: int,
     count: Callable[[int], int],
     randomness: torch.Generator,
-    most: int | None = None,
+    limit: int | None = None,
 ) -> list[Rows]:
-    """For each class, hold out `count(n)` of its n rows; with `most`, only so many rows of a class are used at all.
+    """For each class, hold out `count(n)` of its n rows; with `limit`, only so many rows of a class are used at all.
 
-    One permutation is drawn for every class: which rows come first depends neither on `count` nor on `most`.
+    One permutation is drawn for every class: which rows come first depends neither on `count` nor on `limit`.
     """
     drawn = []
     for label in range(n_classes):
         rows = (labels == label).nonzero()[:, 0]
-        rows = rows[torch.randperm(len(rows), generator=randomness).to(rows.device)][:most]
+        rows = rows[torch.randperm(len(rows), generator=randomness).to(rows.device)][:limit]
         held = count(len(rows))
         drawn.append((rows[held:], rows[:held]))
     return drawn
@@ -38,7 +38,7 @@ def share_of(share: float) -> Callable[[int], int]:
     return lambda n: max(0, min(max(1, round(share * n)), n - 1))
 
 
-def divided(images: Images, drawn: Sequence[Rows]) -> tuple[Images, Images]:
+def split_images(images: Images, drawn: Sequence[Rows]) -> tuple[Images, Images]:
     """The kept and the held-out images of all classes, in the order in which they were given."""
     kept, held = (torch.cat([rows[part] for rows in drawn]).sort().values for part in (0, 1))
     return images[kept], images[held]

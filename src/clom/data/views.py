@@ -328,8 +328,8 @@ def _chance(n: int, probability: float, generator: torch.Generator, device: torc
     return _uniform(n, 0, 1, generator, device) < probability
 
 
-def _whole_pixels(n: int, most: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    return torch.randint(-most, most + 1, (n,), generator=generator, device=generator.device).to(device)
+def _whole_pixels(n: int, limit: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    return torch.randint(-limit, limit + 1, (n,), generator=generator, device=generator.device).to(device)
 
 
 def _check_unit(images: Tensor) -> None:

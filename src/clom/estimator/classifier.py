@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from clom.data.images import Images
-from clom.data.stratified import divided, hold_out
+from clom.data.stratified import hold_out, split_images
 from clom.data.stream import Task
 from clom.estimator.arrays import Range, form_of, layout_of
 from clom.estimator.checks import check_labels, check_parameters
@@ -173,7 +173,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Training and validation images; a class whose images are all held out is also trained on them."""
         randomness = generator(self.model_.seed, "validation", len(self.tasks_))
         drawn = hold_out(images.labels, n_classes, lambda n: max(1, round(self.validation * n)), randomness)
-        return divided(images, [(train if len(train) else held, held) for train, held in drawn])
+        return split_images(images, [(train if len(train) else held, held) for train, held in drawn])
 
     def _settings(self, n_images: int) -> Settings:
         return settings_for(self.method, self.layout_, n_images, self.steps, self.settings)

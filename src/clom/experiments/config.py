@@ -97,7 +97,7 @@ def resolve(
         METHODS.entry(name)  # refuses what is unknown, with a suggestion
     settings = on_top(recipe_for(maker.name, method, found, amount), recipe_settings(recipe or {}, found, amount))
     given = [*method_info(method).preset, *(overrides or {}).items()]
-    source = _checked(DataSettings, _with_overrides("data", _file_data(found, amount), given), "data.").settled()
+    source = _checked(DataSettings, _with_overrides("data", _file_data(found, amount), given), "data.").resolved()
     if source.set is not None:
         SETS.entry(source.set)  # refuses what is unknown, with a suggestion
     # The same network for everyone, unless a system was published with one of its own.

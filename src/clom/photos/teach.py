@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from clom.data.folders import Pictures, Skipped, read_folder
-from clom.data.images import Images, fitted
+from clom.data.images import Images, resized_images
 from clom.data.stream import Task
 from clom.errors import UserError
 from clom.learning.context import Checkpoints, TrainingContext
@@ -134,7 +134,7 @@ def _learn(
     checkpoints_of: Callable[[Method, Task], Checkpoints] | None = None,
 ) -> Lesson:
     task = pictures.task(name, seed=learner.seed)
-    train, validation = (fitted(images, learner.image_shape) for images in (task.train, task.validation))
+    train, validation = (resized_images(images, learner.image_shape) for images in (task.train, task.validation))
     task = replace(task, train=train, validation=validation)
     if listener.on_plan is not None:
         listener.on_plan(LessonPlan(name, task.class_names, len(train), len(validation), pictures.skipped))

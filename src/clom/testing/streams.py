@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from clom.data.formats import read_digits
-from clom.data.images import DataSet, Images, fitted
+from clom.data.images import DataSet, Images, resized_images
 from clom.data.stream import Stream, Task, split
 from clom.testing.expectations import require
 
@@ -15,7 +15,9 @@ def tiny_stream(image_size: int = 8, channels: int = 1) -> Stream:
     digits = read_digits()
     shape = (channels, image_size, image_size)
     if shape != tuple(digits.train.pixels.shape[1:]):
-        digits = DataSet(digits.name, digits.class_names, fitted(digits.train, shape), fitted(digits.test, shape))
+        digits = DataSet(
+            digits.name, digits.class_names, resized_images(digits.train, shape), resized_images(digits.test, shape)
+        )
     return split(digits, [2, 2, 2], train_per_class=16, test_per_class=8, validation=0.25)
 
 

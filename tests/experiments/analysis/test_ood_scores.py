@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from clom.data import catalog
-from clom.data.images import DataSet, Images, fitted
+from clom.data.images import DataSet, Images, resized_images
 from clom.errors import UserError
 from clom.evaluation.metrics import auc, max_logit
 from clom.experiments.analysis.ood_scores import ScoresReport, score_run
@@ -104,7 +104,7 @@ def test_external_auc_and_rejection_by_hand(finished: Path) -> None:
     model = load_model(finished / "model.safetensors")
     config = resolve("digits-5t", "clom", "smoke", 0, TINY)
     stream = config.data.stream(None, 0)
-    images = fitted(noise("svhn", download=False).test, (1, 8, 8))
+    images = resized_images(noise("svhn", download=False).test, (1, 8, 8))
     pairs = []
     for task, test in enumerate(stream.tests):
         own, other = (max_logit(model.block(pixels, task)) for pixels in (test.pixels, images.pixels))

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from clom.data import catalog
-from clom.data.images import Images, fitted, spread
+from clom.data.images import Images, evenly_spaced, resized_images
 from clom.data.memory import per_class
 from clom.data.stream import Stream
 from clom.errors import UserError, unknown
@@ -191,7 +191,7 @@ def _usual_external(config: RunConfig) -> Sequence[str]:
 
 def external_images(name: str, data: Path | None, image_shape: Sequence[int]) -> Images:
     """The images of a set that no task knows, made to look like the run's own in size and channels."""
-    return spread(fitted(catalog.load(name, data, download=False).test, image_shape), _EXTERNAL)
+    return evenly_spaced(resized_images(catalog.load(name, data, download=False).test, image_shape), _EXTERNAL)
 
 
 # --- running the networks --------------------------------------------------------------------------------------------

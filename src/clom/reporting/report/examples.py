@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from clom.data import catalog
-from clom.data.images import Images, spread
+from clom.data.images import Images, evenly_spaced
 from clom.data.stream import Stream
 from clom.errors import UserError
 from clom.experiments.analysis.finished_run import FinishedRun
@@ -78,7 +78,7 @@ def threshold(run: FinishedRun, stream: Stream | None) -> float | None:
     validation = run.validation
     if validation is None and stream is not None:
         count = max(10, _VALIDATION // len(stream))
-        validation = [run.method.blocks(spread(task.validation, count).pixels) for task in stream]
+        validation = [run.method.blocks(evenly_spaced(task.validation, count).pixels) for task in stream]
     if validation is None:
         return None
     own = torch.cat([best_scores(run, row) for row in validation])
