@@ -238,7 +238,7 @@ def test_what_is_no_data_set_is_refused_in_one_sentence() -> None:
         register_dataset("mnist")(two_birds)
     with pytest.raises(UserError, match=r"function that returns a clom.DataSet, not 7"):
         register_dataset("seven")(7)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"takes one argument, the folder with the data sets, or none"):
+    with pytest.raises(UserError, match=r"must take one argument, the folder of data sets, or none"):
         register_dataset("pair")(lambda one, two: two_birds())
 
     @register_dataset("list")
@@ -252,7 +252,7 @@ def test_what_is_no_data_set_is_refused_in_one_sentence() -> None:
     with pytest.raises(UserError, match=r"'list' \(module .*\) must be a clom.DataSet, but .* returned \[1, 2\]"):
         catalog.load("list")
     with pytest.raises(
-        UserError, match=r"'broken' \(module .*\) could not be made: ValueError: labels must be from 0 to 0"
+        UserError, match=r"'broken' \(module .*\) could not be created: ValueError: labels must be from 0 to 0"
     ):
         catalog.load("broken")
 
@@ -351,7 +351,7 @@ def test_offline_is_one_clear_sentence(own_cache: Path, monkeypatch: pytest.Monk
 
 def test_incomplete_folder_in_the_cache_is_not_overwritten(own_cache: Path) -> None:
     place({"test_batch": b""}, own_cache / "cifar-10-batches-py")
-    with pytest.raises(DataError, match="cifar-10-batches-py is incomplete: remove it"):
+    with pytest.raises(DataError, match="cifar-10-batches-py is incomplete: delete it"):
         catalog.load("cifar10")
 
 

@@ -46,6 +46,6 @@ def test_what_leads_nowhere_is_told() -> None:
     assert len(files) == 1
     assert [(file.path.name, file.reason) for file in skipped] == [
         ("absent.png", "there is no such file"),
-        ("*.tif", "no file has such a name"),
-        ("nothing", "the folder holds no files"),
+        ("*.tif", "no file matches"),
+        ("nothing", "the folder contains no files"),
     ]

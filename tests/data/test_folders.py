@@ -153,7 +153,7 @@ def test_numbers_without_a_range_are_stretched(tmp_path: Path) -> None:
     assert values_of(read_picture(tmp_path / "flat.tif", SIZE)) == {0}
     ramp[3, 3] = np.nan
     Image.fromarray(ramp).save(tmp_path / "nan.tif")
-    with pytest.raises(DataError, match="not numbers"):
+    with pytest.raises(DataError, match="NaN or infinite"):
         read_picture(tmp_path / "nan.tif", SIZE)
 
 
@@ -401,18 +401,18 @@ def refused(folder: Path, text: str) -> None:
 
 def test_folders_that_cannot_be_learned_get_clear_answers(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", "There is no folder")
-    refused(tmp_path, "is empty.*one folder for each class")
+    refused(tmp_path, "is empty.*one folder per class")
     halves().save(tmp_path / "loose.png")
     refused(tmp_path / "loose.png", "is a file, not a folder")
-    refused(tmp_path, "holds 1 files but no folders")
+    refused(tmp_path, "contains 1 files but no folders")
     make_class(tmp_path / "one")
-    refused(tmp_path, "one class only, 'one'")
+    refused(tmp_path, "only one class, 'one'")
     assert read_folder(tmp_path, SIZE, least_classes=1).class_names == ("one",)
     (tmp_path / "two").mkdir()
     refused(tmp_path, "fewer: 'two' 0")
     make_class(tmp_path / "two", 4)
     (tmp_path / "two" / "bad.jpg").write_bytes(b"")
-    refused(tmp_path, r"needs 5 pictures or more.*'two' 4.*bad.jpg \(the file is empty\)")
+    refused(tmp_path, r"needs at least 5 pictures.*'two' 4.*bad.jpg \(the file is empty\)")
     assert len(read_folder(tmp_path, SIZE, least_images=4).images) == 9
 
 
@@ -420,14 +420,16 @@ def test_nested_folders_get_clear_answers(tmp_path: Path) -> None:
     for part in ("train", "val"):
         for name in ("ants", "bees"):
             make_class(tmp_path / part / name)
-    refused(tmp_path, rf"'train'.*holds no pictures but folders \(ants, bees\).*give {tmp_path / 'train'} instead")
+    refused(
+        tmp_path, rf"'train'.*contains folders \(ants, bees\) instead of pictures.*use {tmp_path / 'train'} instead"
+    )
     make_class(tmp_path / "train" / "ants" / "more")
     halves().save(tmp_path / "train" / "loose.png")
     found = read_folder(tmp_path / "train", SIZE)
     assert len(found.images) == 10
     assert {file.path.name: file.reason for file in found.skipped} == {
-        "more": "a folder inside of a class: its files are not read",
-        "loose.png": "lies outside of the class folders",
+        "more": "a folder inside a class folder: its files are not read",
+        "loose.png": "outside the class folders",
     }
 
 

@@ -71,7 +71,7 @@ def test_train_and_test_folders_are_used_as_they_are(tmp_path: Path) -> None:
     found = DataSettings(folder=tmp_path, sizes=(2,)).load()
     assert found.class_names == ("tit", "wren")
     assert (len(found.train), len(found.test)) == (9, 3)
-    with pytest.raises(UserError, match=r"has a folder 'test' of its own: leave out data.test"):
+    with pytest.raises(UserError, match=r"has its own 'test' folder: remove data.test"):
         DataSettings(folder=tmp_path, sizes=(2,), test=0.2).load()
     class_folders(tmp_path / "test", {"owl": 1})
     with pytest.raises(UserError, match=r"'owl' is in .*test but not in .*train: every class needs pictures in both"):
@@ -106,7 +106,7 @@ def test_large_pictures_of_one_size_get_the_usual_one(tmp_path: Path) -> None:
     folder = class_folders(tmp_path, {"wren": 3, "tit": 3}, size=(65, 65))
     found = DataSettings(folder=folder, sizes=(2,)).load()
     assert found.train.pixels.shape[1:] == (3, 32, 32)
-    assert "middle square and resized to 32 x 32 pixels" in found.notes[0]
+    assert "centre square and resized to 32 x 32 pixels" in found.notes[0]
 
 
 def test_grey_pictures_have_one_channel_unless_one_has_colour(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_files_that_are_skipped_are_told(tmp_path: Path) -> None:
     (folder / "tit" / "notes.txt").write_text("not a picture")
     notes = DataSettings(folder=folder, sizes=(2,)).stream(None, 0).notes
     assert notes[0].startswith("6 pictures of 2 classes, colour")
-    assert notes[1] == "Skipped: notes.txt (not a picture, or of an unknown format)."
+    assert notes[1] == "Skipped: notes.txt (not a picture, or an unknown format)."
 
 
 # --- several folders ---
@@ -154,12 +154,12 @@ def test_folders_that_cannot_be_learned_are_refused_in_a_sentence(tmp_path: Path
         DataSettings(folder=tmp_path / "birds", sizes=(1,)).load()
     folder = class_folders(tmp_path / "some", {"wren": 4, "tit": 1})
     with pytest.raises(
-        UserError, match=r"^Each class needs 3 pictures or more; .* .*some these have fewer: 'tit' 1\.$"
+        UserError, match=r"^Each class needs at least 3 pictures; these in .*some have fewer: 'tit' 1\.$"
     ):
         DataSettings(folder=folder, sizes=(2,)).load()
     (tmp_path / "more" / "wren").mkdir(parents=True)
     with pytest.raises(
-        UserError, match=r"^Each class needs 3 pictures or more; .* .*more these have fewer: 'wren' 0\.$"
+        UserError, match=r"^Each class needs at least 3 pictures; these in .*more have fewer: 'wren' 0\.$"
     ):
         DataSettings(folder=tmp_path / "more", sizes=(1,)).load()
 
@@ -168,7 +168,7 @@ def test_pictures_that_would_not_fit_into_memory_are_refused(tmp_path: Path, mon
     folder = class_folders(tmp_path, {"wren": 4})
     monkeypatch.setattr("clom.machine.memory_bytes", lambda: 2 * 4 * 3 * 32 * 32)
     DataSettings(folder=folder, sizes=(1,), pixels=32).load()
-    with pytest.raises(UserError, match=r"4 pictures of 33 x 33 pixels take .* choose fewer pixels"):
+    with pytest.raises(UserError, match=r"4 pictures of 33 x 33 pixels need .* reduce data.pixels"):
         DataSettings(folder=folder, sizes=(1,), pixels=33).load()
 
 
@@ -232,7 +232,7 @@ def test_npz_images_are_cut_to_squares(tmp_path: Path) -> None:
     assert DataSettings(npz=path, sizes=(2,)).load().train.pixels.shape[2:] == (10, 10)
     found = DataSettings(npz=path, sizes=(2,), pixels=16).load()
     assert found.train.pixels.shape[2:] == (16, 16)
-    assert found.notes == ("Images of 14 x 10 pixels: their middle squares are resized to 16 x 16.",)
+    assert found.notes == ("Images of 14 x 10 pixels: their centre squares are resized to 16 x 16.",)
     assert shades(found.train) == shades(DataSettings(npz=path, sizes=(2,)).load().train), "constant images stay"
 
 
@@ -244,8 +244,8 @@ def test_npz_images_are_cut_to_squares(tmp_path: Path) -> None:
         ({"images": np.zeros((12, 5, 5, 3))}, "found float64"),
         ({"test_images": np.zeros((2, 10, 10, 3), np.uint8)}, "both 'test_images' and 'test_labels'"),
         ({"class_names": np.array(["wren"])}, "expected labels from 0 to 0, found 0 to 1"),
-        ({"class_names": np.array(["wren", "wren"])}, "two of its 'class_names' are the same"),
-        ({"class_names": np.array([1, 2])}, "expected 'class_names' to be a list of texts"),
+        ({"class_names": np.array(["wren", "wren"])}, "'class_names' contains duplicates"),
+        ({"class_names": np.array([1, 2])}, "expected 'class_names' to be a list of strings"),
     ],
 )
 def test_npz_that_is_something_else(tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
@@ -286,7 +286,7 @@ def test_data_set_may_say_which_classes_form_a_task() -> None:
     [
         ({}, "exactly one of set, folder, folders, npz; it has none of them"),
         ({"set": "digits", "folder": "x"}, "it has set and folder"),
-        ({"set": "digits", "test": 0.2}, "'digits' has test images of its own"),
+        ({"set": "digits", "test": 0.2}, "'digits' has its own test images"),
         ({"folders": []}, "data.folders is empty"),
     ],
 )

@@ -204,7 +204,7 @@ def test_folders_that_hold_nothing_make_no_model(path: Path, tmp_path: Path, mak
 
 
 def test_one_class_only(path: Path, tmp_path: Path) -> None:
-    assert "one class only" in refused(path, write_pictures(tmp_path / "one", "red"), method="ncm")
+    assert "only one class" in refused(path, write_pictures(tmp_path / "one", "red"), method="ncm")
 
 
 def test_options_that_contradict_the_model(taught: Path, tmp_path: Path) -> None:

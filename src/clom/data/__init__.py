@@ -1,1 +1,1 @@
-"""From files to tasks: readers, the catalogue of named sets, streams of tasks and augmented views."""
+"""From files to tasks: readers, the registry of data sets, task streams and augmented views."""

@@ -1,7 +1,7 @@
-"""Data sets by name: published ones, and those that a program, a package or a file of a person's own brings.
+"""Data sets by name: published ones, and those registered by a program, a package or a file.
 
-A published set is found in a local folder, or else downloaded, checked against its md5 and unpacked. Any other is a
-function that returns a `DataSet`.
+A published set is read from a local folder, or else downloaded, checked against its md5 and unpacked. Any other set is
+a function that returns a `DataSet`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from clom.errors import DataError, UserError, shorten
 from clom.plugins import Registry
 
-if TYPE_CHECKING:  # torch is loaded when a set is: names are known without it
+if TYPE_CHECKING:  # names are available without importing torch
     from clom.data.images import DataSet
     from clom.data.published_sets import PublishedSet
 
 Maker: TypeAlias = "Callable[..., DataSet]"
-"""A function of the folder that the user gave for data sets (`Path | None`), or of nothing."""
+"""A function that takes the user's folder of data sets (`Path | None`), or no argument."""
 
 
 def _is_published(thing: object) -> TypeGuard[PublishedSet]:
@@ -41,7 +41,7 @@ def _check(thing: Any) -> None:
         raise UserError(f"A data set is a function that returns a clom.DataSet, not {shorten(repr(thing))}.")
     if _required_arguments(thing) > 1:
         raise UserError(
-            f"The function {getattr(thing, '__name__', thing)} of a data set takes one argument, the folder with the "
+            f"The function {getattr(thing, '__name__', thing)} of a data set must take one argument, the folder of "
             "data sets, or none."
         )
 
@@ -67,13 +67,13 @@ SETS: Registry[PublishedSet | Maker] = Registry(
 )
 
 
-# --- what the rest of the package uses ------------------------------------------------------------------------------
+# --- public functions -----------------------------------------------------------------------------------------------
 
 
 def register_dataset(name: str) -> Callable[[Maker], Maker]:
-    """A decorator: `data: {set: NAME}` in an experiment stands for what the decorated function returns.
+    """A decorator that makes the result of a function available as `data: {set: NAME}` in experiments.
 
-    The function takes the folder that the user gave for data sets (`Path | None`), or nothing, and returns a `DataSet`.
+    The function takes the user's folder of data sets (`Path | None`), or no argument, and returns a `DataSet`.
     """
 
     def decorate(maker: Maker) -> Maker:
@@ -84,12 +84,13 @@ def register_dataset(name: str) -> Callable[[Maker], Maker]:
 
 
 def names() -> list[str]:
-    """Every data set that `load` knows."""
+    """The names of all data sets."""
     return SETS.names()
 
 
 def load(name: str, folder: Path | None = None, download: bool = True) -> DataSet:
-    """The data set `name`; a published one from the first place that has it, downloaded into the cache if none does."""
+    """The data set `name`; a published set is read from the first folder that has it, or else downloaded to the
+    cache."""
     found = SETS.get(name)
     if not _is_published(found):
         return _made(name, found, folder)  # type: ignore[arg-type]
@@ -102,39 +103,39 @@ def load(name: str, folder: Path | None = None, download: bool = True) -> DataSe
 
 
 def available(name: str, folder: Path | None = None) -> bool:
-    """Whether `load` would find the files of a published set here, by their names; any other set is taken to be."""
+    """Whether the files of a published set exist locally; True for any other set."""
     found = SETS.get(name)
     return not _is_published(found) or any(not found.missing(place) for place in search_path(folder))
 
 
 def pixels_of(name: str) -> int | None:
-    """The side of a set's images, where that is known before they are read."""
+    """The side of a set's images, if it is known without reading them."""
     found = SETS.get(name)
     return found.pixels if _is_published(found) else {"digits": 8}.get(name)
 
 
 def search_path(folder: Path | None = None) -> list[Path]:
-    """The places looked at, in order: the given folder, the one in `CLOM_DATA`, the cache of this machine."""
+    """The folders searched, in order: the given one, the one in `CLOM_DATA`, the user's cache."""
     return list(dict.fromkeys([*given_folders(folder), cache_folder()]))
 
 
 def given_folders(folder: Path | None) -> list[Path]:
-    """Where the user keeps data sets: the given folder, and the one in `CLOM_DATA`."""
+    """The user's folders of data sets: the given one, and the one in `CLOM_DATA`."""
     return [Path(place).expanduser() for place in (folder, os.environ.get("CLOM_DATA")) if place]
 
 
 def cache_folder() -> Path:
-    """Where downloads go."""
+    """The folder for downloads."""
     import pooch  # takes a fifth of a second
 
     return Path(pooch.os_cache("clom"))
 
 
 def _made(name: str, maker: Maker, folder: Path | None) -> DataSet:
-    """What a function of somebody's own returns, under the name that it was asked for by."""
+    """The result of a registered function, renamed to the registered name."""
     from clom.data.images import DataSet
 
-    whose = f"The data set '{name}' ({SETS.entry(name).origin})"
+    subject = f"The data set '{name}' ({SETS.entry(name).origin})"
     given = next(iter(given_folders(folder)), None)
     try:
         found = maker(given) if _takes_folder(maker) else maker()
@@ -142,9 +143,9 @@ def _made(name: str, maker: Maker, folder: Path | None) -> DataSet:
         raise
     except Exception as problem:
         why = shorten(" ".join(str(problem).split()), 300)
-        raise UserError(f"{whose} could not be made: {type(problem).__name__}: {why}") from problem
+        raise UserError(f"{subject} could not be created: {type(problem).__name__}: {why}") from problem
     if not isinstance(found, DataSet):
-        raise UserError(f"{whose} must be a clom.DataSet, but its function returned {shorten(repr(found))}.")
+        raise UserError(f"{subject} must be a clom.DataSet, but its function returned {shorten(repr(found))}.")
     return replace(found, name=name)
 
 
@@ -160,27 +161,27 @@ def _required_arguments(maker: Maker) -> int:
 
 
 def _absent(name: str, entry: PublishedSet, folder: Path | None, why: str = "") -> DataError:
-    """The one sentence that says what was looked for and which files go where."""
+    """The error that names the folders searched and the files to put there."""
     places = search_path(folder)
-    looked = ", ".join(
+    searched = ", ".join(
         f"{place} (incomplete: no {', '.join(entry.missing(place))})" if (place / entry.folder).is_dir() else str(place)
         for place in places
     )
     files = ", ".join(entry.files)
-    return DataError(f"The data set '{name}' is not in {looked}{why}: put {files} into {places[0] / entry.folder}.")
+    return DataError(f"The data set '{name}' is not in {searched}{why}: put {files} into {places[0] / entry.folder}.")
 
 
 # --- downloads ------------------------------------------------------------------------------------------------------
 
 
 def _fetch(name: str, entry: PublishedSet, folder: Path | None) -> Path:
-    """Downloads into the cache and returns the set's folder there."""
+    """Download to the cache and return the set's folder there."""
     import pooch
 
     cache = cache_folder()
     for source in entry.downloads:
         if source.is_archive and (cache / entry.folder).exists():
-            raise DataError(f"{cache / entry.folder} is incomplete: remove it, then it can be downloaded again.")
+            raise DataError(f"{cache / entry.folder} is incomplete: delete it, so that it can be downloaded again.")
         target = cache if source.is_archive else cache / entry.folder
         try:
             file = pooch.retrieve(source.url, f"md5:{source.md5}", source.file, target, progressbar=True)
@@ -193,15 +194,15 @@ def _fetch(name: str, entry: PublishedSet, folder: Path | None) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    """Short enough for a sentence: network libraries write a paragraph, of which the kind of error says enough."""
+    """A short reason: of the long messages of network libraries, only the exception's type is shown."""
     text = " ".join(str(error).split())
     if "hash" in text and isinstance(error, ValueError):
-        return "the file that came does not have the published md5"
+        return "the downloaded file does not have the published md5"
     return text if 0 < len(text) <= 120 else type(error).__name__
 
 
 def _install(archive: Path, cache: Path, folder: str) -> None:
-    """Unpacks beside the target and moves it there in one step: an interrupted unpacking never looks complete."""
+    """Unpack to a temporary folder and move it into place, so that an interrupted unpacking never looks complete."""
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
         unpack(archive, Path(temporary))
         unpacked = Path(temporary) / folder
@@ -212,7 +213,7 @@ def _install(archive: Path, cache: Path, folder: str) -> None:
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpacks a tar.gz or zip file; one with a name that points outside `target` is refused."""
+    """Unpack a tar.gz or zip file; rejects archives with paths outside `target`."""
     try:
         if archive.name.endswith(".zip"):
             _unpack_zip(archive, target)
@@ -221,9 +222,9 @@ def unpack(archive: Path, target: Path) -> None:
                 tar.extractall(target, filter="data")
     except DataError:
         raise
-    except Exception as error:  # besides their own errors, damaged archives raise those of every layer below
+    except Exception as error:  # damaged archives can raise anything
         why = str(error)[:300] or type(error).__name__
-        raise DataError(f"{archive}: expected a sound archive, but {why}.") from error
+        raise DataError(f"{archive}: the archive is damaged: {why}.") from error
 
 
 def _unpack_zip(archive: Path, target: Path) -> None:
@@ -231,5 +232,5 @@ def _unpack_zip(archive: Path, target: Path) -> None:
     with zipfile.ZipFile(archive) as packed:
         for name in packed.namelist():
             if not (root / name).resolve().is_relative_to(root):
-                raise DataError(f"{archive}: expected names inside the archive's folder, found '{name}'.")
+                raise DataError(f"{archive}: the path '{name}' points outside the archive.")
         packed.extractall(root)

@@ -1,6 +1,6 @@
-"""From the bytes of a picture, whoever made them, to a square of colours. Bounded memory, and no program is ever run.
+"""Decoding untrusted image files to square RGB arrays, with bounded memory and without running external programs.
 
-Nothing here needs torch, so that a small process of its own can decode what strangers send.
+Nothing here needs torch, so that a small separate process can decode uploads.
 
 Tested by tests/data/test_folders.py.
 """
@@ -22,9 +22,9 @@ from clom.errors import DataError
 T = TypeVar("T")
 
 MAX_PIXELS = 50_000_000
-"""What is decoded at once, at up to eight bytes a pixel: 200 to 400 MB, whatever the file promises."""
+"""Limit on decoded pixels, at up to eight bytes each: 200 to 400 MB, independent of the file's header."""
 
-_RUNS_PROGRAMS = {"EPS"}  # pillow hands these to Ghostscript
+_RUNS_PROGRAMS = {"EPS"}  # pillow passes these to Ghostscript
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -37,33 +37,33 @@ _TURNS = {
 
 
 def decode(source: Path | BytesIO, size: int) -> NDArray[np.uint8]:
-    """The middle square of a picture, upright, transparent parts white, as bytes `[size, size, 3]`.
+    """The centre square of an image as uint8 `[size, size, 3]`: EXIF orientation applied, transparency on white.
 
-    A `DataError` says in a few words what is wrong with the picture.
+    Raises a `DataError` with a short reason if the image cannot be decoded.
     """
     return _opened(source, lambda image: _square(image, size))
 
 
 def picture_size(source: Path | BytesIO) -> tuple[int, int]:
-    """Width and height as the file's header has them; nothing is decoded. Raises a `DataError` as `decode` does."""
+    """Width and height from the file's header, without decoding. Raises a `DataError` like `decode`."""
     return _opened(source, lambda image: image.size)
 
 
 def _opened(source: Path | BytesIO, use: Callable[[Image.Image], T]) -> T:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about bombs, which are judged below, and odd metadata
+            warnings.simplefilter("ignore")  # about decompression bombs, which are checked below, and metadata
             with Image.open(source, formats=_formats()) as image:
                 return use(image)
     except DataError:
         raise
     except UnidentifiedImageError:
-        raise DataError("not a picture, or of an unknown format") from None
+        raise DataError("not a picture, or an unknown format") from None
     except Image.DecompressionBombError:
         raise DataError(f"too large: more than {MAX_PIXELS // 10**6} million pixels") from None
     except MemoryError:
         raise DataError("too large for the memory of this machine") from None
-    except Exception as problem:  # pillow's decoders raise nearly anything on damaged files
+    except Exception as problem:  # pillow's decoders can raise anything on damaged files
         text = " ".join(str(problem).split()) or type(problem).__name__
         raise DataError(f"damaged or not supported: {text[:200]}") from None
 
@@ -74,49 +74,49 @@ def _formats() -> list[str]:
 
 
 def _square(image: Image.Image, size: int) -> NDArray[np.uint8]:
-    """`[size, size, 3]`. The file is decoded here, once its header has shown that it fits into memory."""
+    """Decode to `[size, size, 3]`, after checking in the header that the image fits into memory."""
     width, height = image.size
     if min(width, height) < 1:
         raise DataError(f"has no pixels: {width} x {height}")
-    # JPEG decoders can halve up to three times while they decode; the short side keeps at least `size` pixels.
+    # JPEG decoders can halve the size up to three times while decoding; the short side keeps at least `size` pixels.
     image.draft(None, (size, size))
-    # A progressive JPEG is held whole while it is decoded, however small the result.
+    # Decoding a progressive JPEG needs memory for its full size.
     width, height = (width, height) if image.info.get("progressive") else image.size
     if width * height > MAX_PIXELS:
         raise DataError(f"too large: {width} x {height} is more than {MAX_PIXELS // 10**6} million pixels")
     image.load()
     values = _to_colours(image, size)
-    turn = _TURNS.get(_orientation(image))  # after loading: TIFF files are turned by then and say so
+    turn = _TURNS.get(_orientation(image))  # after loading, which already rotates TIFF files
     return np.array(values if turn is None else values.transpose(turn))
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF's way up; a picture with unreadable EXIF data is taken as it is."""
+    """The EXIF orientation; 1 (upright) if the EXIF data are unreadable."""
     try:
         value = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # anything can be in there, and nothing of it is worth losing the picture
+    except Exception:  # damaged EXIF data can raise anything, and the image is still usable
         return 1
     return value if isinstance(value, int) else 1
 
 
 def _to_colours(image: Image.Image, size: int) -> Image.Image:
-    """The middle square in RGB at the wanted size."""
+    """The centre square in RGB at the given size."""
     if image.mode.startswith("I") or image.mode == "F":
         return _from_numbers(image, size)
     if image.has_transparency_data:
-        # Shrunk with its transparency, so that the colour of invisible pixels does not bleed into the visible ones.
+        # Resized in RGBA, so that the colour of transparent pixels does not bleed into visible ones.
         small = _middle(image.convert("RGBA"), size)
         return Image.alpha_composite(Image.new("RGBA", small.size, "white"), small).convert("RGB")
     return _middle(image.convert("RGB"), size)
 
 
 def _from_numbers(image: Image.Image, size: int) -> Image.Image:
-    """One channel of 16 or 32 bits. Without a range of their own, values are stretched over all greys."""
+    """A single channel of 16 or 32 bits. If its range is unknown, values are scaled to the full grey range."""
     numbers = image.convert("F")
     values = np.asarray(_middle(numbers, size), dtype=np.float64)
     low, high = (float(value) for value in numbers.getextrema())  # type: ignore[arg-type]
     if not np.isfinite(values).all() or not np.isfinite((low, high)).all():
-        raise DataError("holds values that are not numbers")
+        raise DataError("contains NaN or infinite values")
     if image.mode.startswith("I;16") or (image.mode == "I" and low >= 0 and 255 < high <= 65535):
         low, high = 0.0, 65535.0
     elif low >= 0 and high <= 255 and image.mode == "I":
@@ -126,7 +126,7 @@ def _from_numbers(image: Image.Image, size: int) -> Image.Image:
 
 
 def _middle(image: Image.Image, size: int) -> Image.Image:
-    """The largest square around the middle, resampled. It does not move when the picture is turned or mirrored."""
+    """The largest centred square, resampled; invariant to rotations and flips of the image."""
     side = min(image.size)
     left, top = ((length - side) / 2 for length in image.size)
     return image.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))

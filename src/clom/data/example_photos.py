@@ -1,4 +1,4 @@
-"""Pictures for trying the photo commands without any of one's own: simple things, each drawn in many ways."""
+"""Generated pictures for trying the photo commands: simple shapes and patterns with random variations."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 SIZE = 160
-_SHARPER = 2  # drawn larger and shrunk, so that edges are smooth
+_SUPERSAMPLING = 2  # drawn larger and downsampled for smooth edges
 
 Draw = Callable[[ImageDraw.ImageDraw, random.Random, int, tuple[int, int, int]], None]
 Colour = tuple[int, int, int]
 
 
 def write_example_photos(folder: Path, per_class: int = 20, per_class_new: int = 4, seed: int = 0) -> list[Path]:
-    """Folders `shapes` and `patterns` to learn from, `new` with other pictures of the same classes, and `other`."""
-    places = []
+    """Write the folders `shapes` and `patterns` for training, `new` with more of the same classes, and `other`."""
+    paths = []
     for task, classes in TASKS.items():
         for name, draw in classes.items():
-            places += _write(folder / task / name, draw, per_class, seed)
-            places += _write(folder / "new" / name, draw, per_class_new, seed + 1)
-    return places + _write(folder / "other", _landscape, per_class_new, seed)
+            paths += _write(folder / task / name, draw, per_class, seed)
+            paths += _write(folder / "new" / name, draw, per_class_new, seed + 1)
+    return paths + _write(folder / "other", _landscape, per_class_new, seed)
 
 
 def _write(folder: Path, draw: Draw, count: int, seed: int) -> list[Path]:
@@ -35,8 +35,8 @@ def _write(folder: Path, draw: Draw, count: int, seed: int) -> list[Path]:
 
 
 def picture(draw: Draw, chance: random.Random) -> Image.Image:
-    """Something in one colour on a paler ground of another, as large, as turned and where chance has it."""
-    side = SIZE * _SHARPER
+    """A drawing in one colour on a paler background, with random size, rotation and position."""
+    side = SIZE * _SUPERSAMPLING
     dark, pale = _colour(chance, 40, 150), _colour(chance, 170, 255)
     image = Image.new("RGB", (side, side), pale)
     draw(ImageDraw.Draw(image), chance, side, dark)
@@ -54,7 +54,7 @@ def _colour(chance: random.Random, low: int, high: int) -> Colour:
 def _polygon(
     pen: ImageDraw.ImageDraw, chance: random.Random, side: int, colour: Colour, corners: int, *reach: float
 ) -> None:
-    """Corners around a middle, at distances that repeat `reach`, turned by chance."""
+    """A randomly rotated polygon whose corners have the relative distances `reach`, repeated, from its centre."""
     radius, turn = chance.uniform(0.25, 0.42) * side, chance.uniform(0, 2 * math.pi)
     x, y = (side / 2 + chance.uniform(-0.1, 0.1) * side for _ in range(2))
     points = []
@@ -106,7 +106,7 @@ def _checks(pen: ImageDraw.ImageDraw, chance: random.Random, side: int, colour: 
 
 
 def _landscape(pen: ImageDraw.ImageDraw, chance: random.Random, side: int, colour: Colour) -> None:
-    """Hills under a sky that pales towards them: neither a shape nor a pattern."""
+    """Hills under a sky: neither a shape nor a pattern."""
     for row in range(side):
         light = 90 + 150 * row // side
         pen.line((0, row, side, row), fill=(light - 60, light - 20, min(255, light + 40)))

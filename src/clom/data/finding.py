@@ -1,4 +1,4 @@
-"""Which files somebody means who names files, folders and patterns."""
+"""Expanding files, folders and glob patterns from the command line."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from clom.data.folders import Skipped, is_user_file
 
 
 def find_files(places: Iterable[str]) -> tuple[list[Path], list[Skipped]]:
-    """The files in the order of `places`, each once, and what led nowhere.
+    """The files in the order of `places`, without duplicates, and the places where none was found.
 
-    A folder stands for all files in it and below, a pattern (*, ?, **) for all that match; hidden files are left out.
+    A folder expands to all files in it, recursively, a pattern (*, ?, **) to all matches; hidden files are ignored.
     """
     found, skipped = dict[Path, None](), list[Skipped]()
     for place in places:
@@ -39,5 +39,5 @@ def _files_at(place: str) -> list[Path]:
 
 def _why_none(path: Path) -> str:
     if path.is_dir():
-        return "the folder holds no files"
-    return "no file has such a name" if glob.has_magic(str(path)) else "there is no such file"
+        return "the folder contains no files"
+    return "no file matches" if glob.has_magic(str(path)) else "there is no such file"

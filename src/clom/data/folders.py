@@ -1,6 +1,6 @@
-"""A person's own pictures: one folder per class, any formats and sizes, some of the files broken.
+"""Reading folders of pictures: one folder per class, any formats and sizes.
 
-Whatever a file holds, it costs bounded memory and never stops the others: what cannot be read is listed with a reason.
+Memory per file is bounded, and unreadable files do not stop the others: they are listed with a reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SYSTEM_FILES = {
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that gave no picture, and why."""
+    """A file that could not be read, and why."""
 
     path: Path
     reason: str
@@ -36,7 +36,7 @@ class Skipped:
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """What a folder holds: `paths[i]` is where picture i came from; classes and files in the order of their names."""
+    """The pictures of a folder, sorted by class and file name; `paths[i]` is the file of picture i."""
 
     class_names: tuple[str, ...]
     images: Images
@@ -44,13 +44,13 @@ class Pictures:
     skipped: tuple[Skipped, ...]
 
     def task(self, name: str, validation: float = 0.2, seed: int = 0) -> Task:
-        """The pictures as a task: the share `validation` of each class, at least one picture, is held out."""
+        """The pictures as a task, with the share `validation` of each class (at least one picture) held out."""
         randomness = torch.Generator().manual_seed(seed)
         drawn = hold_out(self.images.labels, len(self.class_names), share_of(validation), randomness)
         return Task(name, self.class_names, *split_images(self.images, drawn))
 
     def part(self, rows: Tensor, with_skipped: bool = True) -> Pictures:
-        """Those that the mask `rows` marks."""
+        """The pictures selected by the mask `rows`."""
         paths = tuple(path for path, chosen in zip(self.paths, rows.tolist(), strict=True) if chosen)
         return Pictures(self.class_names, self.images[rows], paths, self.skipped if with_skipped else ())
 
@@ -64,10 +64,10 @@ def read_folder(
     on_classes: Callable[[tuple[str, ...]], None] | None = None,
     on_file: Callable[[int, int], None] | None = None,
 ) -> Pictures:
-    """All pictures of `folder/class/file` as squares of `size` pixels in three colours.
+    """All pictures of `folder/class/file` as RGB squares of `size` pixels.
 
-    `on_classes` is called with the names of the classes before any picture is read, and may refuse them; `on_file` is
-    told after every file how many of how many are done. Too few classes or pictures are refused.
+    `on_classes` is called with the class names before any picture is read, and may raise; `on_file` is called with the
+    numbers of processed and total files after each one. Raises a `UserError` for too few classes or pictures.
     """
     classes, skipped = _classes(folder, least_classes)
     if on_classes is not None:
@@ -94,11 +94,11 @@ def picture_files(folder: Path) -> list[Path]:
 
 
 def read_picture(path: Path, size: int) -> Tensor:
-    """The middle square of a picture, upright, transparent parts white, as bytes `[3, size, size]`.
+    """The centre square of a picture as uint8 `[3, size, size]`: EXIF orientation applied, transparency on white.
 
-    A `DataError` says in a few words what is wrong with the file, without naming it.
+    Raises a `DataError` with a short reason, without the file name.
     """
-    if not path.is_file():  # a pipe would wait for ever for somebody to write to it
+    if not path.is_file():  # reading a pipe could block forever
         raise DataError("there is no such file" if not path.exists() else "not a regular file")
     try:
         if path.stat().st_size == 0:
@@ -108,56 +108,56 @@ def read_picture(path: Path, size: int) -> Tensor:
     return torch.from_numpy(decode(path, size)).permute(2, 0, 1).contiguous()
 
 
-# ------------------------------------------------------------------------------------------------- what is in a folder
+# --------------------------------------------------------------------------------------------------- folder contents
 
 
 def _classes(folder: Path, least: int) -> tuple[dict[str, list[Path]], list[Skipped]]:
-    """The files of each class, and what lies where it is not looked for."""
+    """The files of each class, and the files that are in the wrong place."""
     if not folder.is_dir():
         raise UserError(f"{folder} is a file, not a folder." if folder.exists() else f"There is no folder {folder}.")
     folders, loose = _content(folder)
     if not folders:
-        found = f"holds {len(loose)} files but no folders" if loose else "is empty"
-        raise UserError(f"{folder} {found}. Make one folder for each class in it and put the pictures there.")
+        found = f"contains {len(loose)} files but no folders" if loose else "is empty"
+        raise UserError(f"{folder} {found}. Create one folder per class in it and put the pictures there.")
     names = [readable(path.name) for path in folders]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"Two folders of {folder} have the same name: {', '.join(twice)}. Rename one of them.")
     if len(names) < least:
         raise UserError(
-            f"{folder} has one class only, '{names[0]}': at least {least} are needed to tell something apart. "
-            "Put another folder of pictures beside it."
+            f"{folder} has only one class, '{names[0]}', but at least {least} are needed. Add another folder of "
+            "pictures next to it."
         )
-    skipped = [Skipped(path, "lies outside of the class folders") for path in loose]
+    skipped = [Skipped(path, "outside the class folders") for path in loose]
     classes = {}
     for name, path in zip(names, folders, strict=True):
         inner, classes[name] = _content(path)
         if inner and not classes[name]:
             raise UserError(
-                f"'{name}' in {folder} holds no pictures but folders ({listed(file.name for file in inner)}). If these "
-                f"are the classes, give {path} instead; otherwise put the pictures directly into {path}."
+                f"'{name}' in {folder} contains folders ({listed(file.name for file in inner)}) instead of pictures. "
+                f"If these are the classes, use {path} instead; otherwise put the pictures directly into {path}."
             )
-        skipped += [Skipped(file, "a folder inside of a class: its files are not read") for file in inner]
+        skipped += [Skipped(file, "a folder inside a class folder: its files are not read") for file in inner]
     return classes, skipped
 
 
 def _content(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Folders and other files of a folder, sorted by name on every system alike, hidden ones left out."""
+    """The folders and the files in a folder, sorted by name identically on every system, without hidden ones."""
     try:
         found = sorted(folder.iterdir(), key=lambda path: (readable(path.name), path.name))
     except OSError as problem:
-        raise UserError(f"Cannot look into {folder}: {problem.strerror or problem}.") from None
+        raise UserError(f"Cannot list {folder}: {problem.strerror or problem}.") from None
     found = [path for path in found if is_user_file(path.name)]
     folders = [path for path in found if path.is_dir()]
     return folders, [path for path in found if not path.is_dir()]
 
 
 def is_user_file(name: str) -> bool:
-    """Whether a file of this name may be a person's picture: not hidden, not left by a system."""
+    """Whether a file of this name may be a picture: not hidden, not created by the operating system."""
     return not name.startswith(".") and name.lower() not in _SYSTEM_FILES
 
 
 def readable(name: str) -> str:
-    """A file name as text: the same on systems that spell é in one or in two characters, always printable."""
+    """A file name as printable text, normalised to NFC, since systems encode é as one or two characters."""
     return unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
 
 
@@ -168,7 +168,7 @@ def _check_amounts(
     few = [f"'{name}' {count[label]}" for label, name in enumerate(names) if count[label] < max(1, least)]
     if not few:
         return
-    problem = f"Each class needs {least} pictures or more; in {folder} these have fewer: {', '.join(few)}."
+    problem = f"Each class needs at least {least} pictures; these in {folder} have fewer: {', '.join(few)}."
     if skipped:
         reasons = listed(f"{file.path.name} ({file.reason})" for file in skipped)
         problem += f" {len(skipped)} files were skipped: {reasons}."
@@ -176,7 +176,7 @@ def _check_amounts(
 
 
 def listed(items: Iterable[str], limit: int = 3) -> str:
-    """The first few of them, and how many more there are."""
-    every = list(items)
-    rest = [f"and {len(every) - limit} more"] if len(every) > limit else []
-    return ", ".join([*every[:limit], *rest])
+    """The first few items, and the number of the others."""
+    texts = list(items)
+    rest = [f"and {len(texts) - limit} more"] if len(texts) > limit else []
+    return ", ".join([*texts[:limit], *rest])

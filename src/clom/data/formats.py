@@ -1,6 +1,6 @@
-"""From files to uint8 images: IDX, CIFAR pickles, Tiny-ImageNet folders, npz, and scikit-learn's embedded digits.
+"""Readers of image files: IDX, CIFAR pickles, Tiny-ImageNet folders, npz, and scikit-learn's bundled digits.
 
-Every reader checks what it finds and raises a `DataError` that names the file, what was expected and what was there.
+Every reader validates its input and raises a `DataError` with the file name, what was expected and what was found.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_DEFLATE_LIMIT = 1032  # deflate cannot shrink bytes by more than this factor
-_IDX_BYTE = 8  # the type code of unsigned bytes, the only type that images and labels use
+_DEFLATE_LIMIT = 1032  # the maximum compression ratio of deflate
+_IDX_BYTE = 8  # the type code of unsigned bytes, the only type used by images and labels
 _IDX_DIMENSIONS = 4
 _CHUNK = 1 << 20
 _CIFAR_SHAPE = (3, 32, 32)
@@ -47,7 +47,7 @@ _MAX_TEXT = 300
 
 
 def read_idx(path: Path) -> Bytes:
-    """The byte array of an IDX file, plain or gzipped (told by its first bytes, whatever its name)."""
+    """The byte array of an IDX file, plain or gzipped (detected by its first bytes, not its name)."""
     check_regular(path)
     try:
         with path.open("rb") as raw:
@@ -65,7 +65,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def _parse_idx(path: Path, file: BinaryIO | gzip.GzipFile, limit: int) -> Bytes:
-    """Reads header and body; never more than the header promises plus one byte, and no promise beyond `limit`."""
+    """Read header and body: at most one byte more than the header declares, which must not exceed `limit`."""
     magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _IDX_BYTE or not 0 < magic[3] <= _IDX_DIMENSIONS:
         raise DataError(f"{path}: expected an IDX file of bytes (magic 00 00 08 0n), found '{magic.hex(' ')}'.")
@@ -73,19 +73,19 @@ def _parse_idx(path: Path, file: BinaryIO | gzip.GzipFile, limit: int) -> Bytes:
     if len(sizes) < 4 * magic[3]:
         raise DataError(f"{path}: expected a header with {magic[3]} dimensions, but the file ends inside it.")
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
-    promised = math.prod(shape)
-    expected = f"{path}: expected {' x '.join(map(str, shape))} = {promised} bytes after the header"
-    if promised > limit or max(shape) > limit:
+    declared = math.prod(shape)
+    expected = f"{path}: expected {' x '.join(map(str, shape))} = {declared} bytes after the header"
+    if declared > limit or max(shape) > limit:
         why = "more than any data set has" if limit == MAX_DATA_BYTES else "but the file is too small to hold them"
         raise DataError(f"{expected}, {why}.")
-    body = _read_up_to(file, promised + 1)
-    if len(body) != promised:
-        raise DataError(f"{expected}, found {'more' if len(body) > promised else len(body)}.")
+    body = _read_up_to(file, declared + 1)
+    if len(body) != declared:
+        raise DataError(f"{expected}, found {'more' if len(body) > declared else len(body)}.")
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 
 def _read_up_to(file: BinaryIO | gzip.GzipFile, count: int) -> bytearray:
-    """At most `count` bytes; memory grows with what is there, not with what was promised."""
+    """At most `count` bytes; memory grows with the actual content, not with the declared size."""
     body = bytearray()
     while len(body) < count and (chunk := file.read(min(_CHUNK, count - len(body)))):
         body += chunk
@@ -93,7 +93,7 @@ def _read_up_to(file: BinaryIO | gzip.GzipFile, count: int) -> bytearray:
 
 
 def read_idx_images(images: Path, labels: Path, n_classes: int) -> Images:
-    """One-channel images and their labels from a pair of IDX files that must fit each other."""
+    """One-channel images and their labels from a matching pair of IDX files."""
     pixels, marks = read_idx(images), read_idx(labels)
     if pixels.ndim != 3:
         raise DataError(f"{images}: expected images (3 dimensions), found {pixels.ndim} dimensions.")
@@ -137,7 +137,7 @@ def read_cifar_names(path: Path, key: str) -> tuple[str, ...]:
 
 
 def _range(labels: Sequence[int] | NDArray[np.generic]) -> str:
-    """Smallest to largest, unless they have hundreds of digits."""
+    """Smallest to largest, unless the numbers are huge."""
     low, high = int(min(labels)), int(max(labels))
     return f"{low} to {high}" if max(abs(low), abs(high)) < 1 << 64 else "others"
 
@@ -154,10 +154,10 @@ def _describe(value: object) -> str:
 
 
 def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, tuple[str, ...]]:
-    """Training images, validation images (the test set, as in the paper) and class names, shrunk to 32 x 32.
+    """Training images, validation images (the test set, as in the paper) and class names; images resized to 32 x 32.
 
-    Classes come in the order of their sorted WordNet ids, as every folder-based loader has them; the order of
-    `wnids.txt` is arbitrary, so the file only says which classes must be there.
+    Classes are sorted by WordNet id, as in every folder-based loader; the order of `wnids.txt` is arbitrary, so the
+    file only determines which classes must exist.
     """
     wnids = _tiny_wnids(folder)
     train = [(path, label) for label, wnid in enumerate(wnids) for path in _tiny_class(folder / "train" / wnid)]
@@ -180,14 +180,14 @@ def _tiny_class(folder: Path) -> list[Path]:
     try:
         pictures = sorted((folder / "images").glob("*.JPEG"))
     except OSError as error:
-        raise DataError(f"Cannot look into {folder}: {error.strerror or error}.") from error
+        raise DataError(f"Cannot list {folder}: {error.strerror or error}.") from error
     if not pictures:
         raise DataError(f"{folder / 'images'}: expected JPEG images of this class, found none.")
     return pictures
 
 
 def _tiny_val(folder: Path, wnids: Sequence[str]) -> list[tuple[Path, int]]:
-    """The pictures and labels that `val_annotations.txt` lists, one per line: file name, WordNet id, box."""
+    """The image files and labels of `val_annotations.txt`, one per line: file name, WordNet id, box."""
     annotations, label_of = folder / "val_annotations.txt", {wnid: label for label, wnid in enumerate(wnids)}
     found: dict[Path, int] = {}
     for number, line in enumerate(read_text(annotations).splitlines(), start=1):
@@ -195,14 +195,14 @@ def _tiny_val(folder: Path, wnids: Sequence[str]) -> list[tuple[Path, int]]:
         wnid, place = rest.partition("\t")[0], f"{annotations}, line {number}"
         if wnid not in label_of or Path(name).name != name or len(name) > _MAX_NAME:
             raise DataError(f"{place}: expected a file name and a known class, found '{line[:200]}'.")
-        if (path := folder / "images" / name) in found:  # what is listed is held in memory: each picture once
-            raise DataError(f"{place}: '{name}' is listed for the second time.")
+        if (path := folder / "images" / name) in found:  # bounds memory: each image only once
+            raise DataError(f"{place}: '{name}' is listed twice.")
         found[path] = label_of[wnid]
     return list(found.items())
 
 
 def _tiny_names(folder: Path, wnids: Sequence[str]) -> tuple[str, ...]:
-    """The first word for each class where `words.txt` has one that no other class shares, else the WordNet id."""
+    """The first word of each class in `words.txt` if it is unique, else the WordNet id."""
     words = folder / "words.txt"
     if not words.is_file():
         return tuple(wnids)
@@ -213,7 +213,7 @@ def _tiny_names(folder: Path, wnids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _read_pictures(listed: Sequence[tuple[Path, int]]) -> Images:
-    for path, _ in listed:  # before there is room for all of them
+    for path, _ in listed:  # before memory for all of them is allocated
         if not path.is_file():
             raise DataError(f"{path}: expected an image, found {'no regular' if path.exists() else 'no'} file.")
     pixels = np.empty((len(listed), 3, _TINY_TARGET, _TINY_TARGET), np.uint8)
@@ -223,16 +223,16 @@ def _read_pictures(listed: Sequence[tuple[Path, int]]) -> Images:
 
 
 def _read_tiny_picture(path: Path) -> Bytes:
-    """One picture as `[3, 32, 32]`. Decoded in full and then resized: `draft()` would save nothing at this size and
-    give other pixels than the resizing of the paper."""
+    """One image as `[3, 32, 32]`. Decoded at full size and then resized: `draft()` would save nothing at this size and
+    yield different pixels from the paper's resizing."""
     try:
         with Image.open(path, formats=_TINY_FORMATS) as picture:
-            if picture.size != (_TINY_SIDE, _TINY_SIDE):  # before anything is decoded: size bounds the memory
+            if picture.size != (_TINY_SIDE, _TINY_SIDE):  # before decoding: the size bounds the memory
                 raise DataError(f"{path}: expected {_TINY_SIDE} x {_TINY_SIDE} pixels, found {picture.size}.")
             small = picture.convert("RGB").resize((_TINY_TARGET, _TINY_TARGET), Image.Resampling.BILINEAR)
     except DataError:
         raise
-    except Exception as error:  # decoders raise what they like on damaged files
+    except Exception as error:  # decoders can raise anything on damaged files
         raise DataError(f"{path}: expected an image, but it is damaged ({error}).") from error
     return np.asarray(small, np.uint8).transpose(2, 0, 1)
 
@@ -242,7 +242,7 @@ def _read_tiny_picture(path: Path) -> Bytes:
 
 @dataclass(frozen=True)
 class NpzArrays:
-    """What an npz file holds: its images, `[n, channels, height, width]`, with labels as they are in the file."""
+    """The content of an npz file: images `[n, channels, height, width]` with the labels of the file."""
 
     train: tuple[Bytes, Labels]
     test: tuple[Bytes, Labels] | None
@@ -250,10 +250,10 @@ class NpzArrays:
 
 
 def read_npz_arrays(path: Path) -> NpzArrays:
-    """`images` and `labels`, and if they are there `test_images`, `test_labels` and `class_names`.
+    """`images` and `labels`, and optionally `test_images`, `test_labels` and `class_names`.
 
     Images are uint8 `[n, height, width]`, `[n, height, width, channels]` or `[n, channels, height, width]` with one or
-    three channels. Nothing is ever unpickled.
+    three channels. Nothing is unpickled.
     """
     check_regular(path)
     try:
@@ -266,17 +266,17 @@ def read_npz_arrays(path: Path) -> NpzArrays:
         raise DataError(f"{path}: {error}") from error
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except Exception as error:  # damaged archives and headers make their readers raise anything
+    except Exception as error:  # readers can raise anything on damaged archives and headers
         why = str(error)[:_MAX_TEXT] or type(error).__name__
         raise DataError(f"{path}: expected an npz file with 'images' and 'labels', but {why}.") from error
     if ("test_images" in arrays) != ("test_labels" in arrays):
-        raise DataError(f"{path}: expected both 'test_images' and 'test_labels', or neither of them.")
+        raise DataError(f"{path}: expected both 'test_images' and 'test_labels', or neither.")
     test = _npz_part(path, arrays, "test_") if "test_images" in arrays else None
     return NpzArrays(_npz_part(path, arrays, ""), test, _npz_names(path, arrays.get("class_names")))
 
 
 def read_npz_images(path: Path, n_classes: int) -> Images:
-    """The `images` and `labels` of an npz file, whose labels are those of `n_classes` classes."""
+    """The `images` and `labels` of an npz file with labels from 0 to `n_classes` - 1."""
     return as_images(path, *read_npz_arrays(path).train, n_classes)
 
 
@@ -304,20 +304,20 @@ def _npz_names(path: Path, names: NDArray[np.generic] | None) -> tuple[str, ...]
     if names is None:
         return None
     if names.ndim != 1 or names.dtype.kind != "U":
-        raise DataError(f"{path}: expected 'class_names' to be a list of texts, found {_describe(names)}.")
+        raise DataError(f"{path}: expected 'class_names' to be a list of strings, found {_describe(names)}.")
     return tuple(str(name) for name in names)
 
 
 def _read_npy(packed: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
-    """One array of an npz file; room is made for what is there, not for what its header promises."""
+    """One array of an npz file; memory is allocated for the actual content, not for the declared size."""
     if packed.getinfo(name).file_size > MAX_DATA_BYTES:
         raise DataError(f"expected '{name}' to hold {MAX_DATA_BYTES} bytes or fewer.")
-    content = bytearray(packed.read(name))  # not bytes: tensors on them could not be written to
+    content = bytearray(packed.read(name))  # not bytes: tensors that share their memory would be read-only
     file = io.BytesIO(content)
     parse = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
     shape, fortran, kind = parse(file)
-    promised, found = math.prod(shape) * kind.itemsize, len(content) - file.tell()
-    if kind.hasobject or min(shape, default=0) < 0 or promised != found:
+    declared, found = math.prod(shape) * kind.itemsize, len(content) - file.tell()
+    if kind.hasobject or min(shape, default=0) < 0 or declared != found:
         raise DataError(f"expected '{name}' to hold {kind} {list(shape)}, found {found} bytes.")
     return np.frombuffer(content, kind, offset=file.tell()).reshape(shape, order="F" if fortran else "C")
 
@@ -325,10 +325,10 @@ def _read_npy(packed: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
 def read_digits() -> DataSet:
     """scikit-learn's 1,797 digits of 8 x 8 pixels, which need no download.
 
-    They come without a split. Ours is fixed, so that no seed can change it: every fifth image of each class, in file
-    order, is a test image. (The file is ordered by writer; a cut at 80% would test on other people's handwriting.)
+    They have no predefined split. Ours is fixed and independent of seeds: every fifth image of each class, in file
+    order, is a test image. (The file is ordered by writer; a cut at 80% would test on other writers.)
     """
-    from sklearn.datasets import load_digits  # half a second: only those who want the digits wait for it
+    from sklearn.datasets import load_digits  # takes half a second to import
 
     bunch = load_digits()
     pixels = np.rint(bunch.images * (255.0 / 16.0)).astype(np.uint8)[:, None]
@@ -341,7 +341,7 @@ def read_digits() -> DataSet:
 
 
 def as_images(path: Path, pixels: Bytes, labels: Labels, n_classes: int) -> Images:
-    """Arrays as `Images`, once every label is known to be one of the classes; `path` is named where one is not."""
+    """Arrays as `Images`, after checking the labels; `path` is named in the error."""
     if len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
         raise DataError(f"{path}: expected labels from 0 to {n_classes - 1}, found {labels.min()} to {labels.max()}.")
     return Images(torch.from_numpy(pixels), torch.from_numpy(labels))

@@ -1,4 +1,4 @@
-"""Labelled images as the rest of the package passes them around: bytes until a batch needs numbers."""
+"""Labelled images and data sets, stored as uint8 and converted to float per batch."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A named set: its classes (a label is an index into `class_names`), its training and its test images."""
+    """A named data set: class names (labels are indices into them), training and test images."""
 
     name: str
     class_names: tuple[str, ...]
     train: Images
     test: Images
     groups: tuple[tuple[str, ...], ...] | None = None
-    """Which classes form a task, in order, where the data say so."""
+    """The classes of each task, in order, if the data define tasks."""
     notes: tuple[str, ...] = ()
-    """What a user should know of how the images were read, a sentence each."""
+    """Messages for the user about how the images were read, a sentence each."""
 
     def __post_init__(self) -> None:
         if len(set(self.class_names)) != len(self.class_names):
             raise ValueError(f"two classes of {self.name} have the same name")
         if self.train.pixels.shape[1:] != self.test.pixels.shape[1:]:
             shapes = [list(images.pixels.shape[1:]) for images in (self.train, self.test)]
-            raise ValueError(f"training and test images must have one shape, got {shapes[0]} and {shapes[1]}")
+            raise ValueError(f"training and test images must have the same shape, got {shapes[0]} and {shapes[1]}")
         for images in (self.train, self.test):
             if len(images) and not 0 <= int(images.labels.min()) <= int(images.labels.max()) < len(self.class_names):
                 raise ValueError(
@@ -66,9 +66,9 @@ class DataSet:
 
 
 def to_unit(pixels: Tensor) -> Tensor:
-    """uint8 pixels as float32 in [0, 1], one channel repeated to three: what every network takes.
+    """uint8 pixels as float32 in [0, 1] with three channels (grey is repeated), the input of every network.
 
-    Pixels that are floating point already are taken to be in [0, 1].
+    Floating-point pixels are assumed to be in [0, 1] already.
     """
     if pixels.shape[1] == 1:
         pixels = pixels.expand(-1, 3, -1, -1)
@@ -76,7 +76,8 @@ def to_unit(pixels: Tensor) -> Tensor:
 
 
 def resized(pixels: Tensor, shape: Sequence[int]) -> Tensor:
-    """uint8 pixels with the channels and size of `shape`: resampled smoothly, colours averaged, grey repeated."""
+    """uint8 pixels with the channels and size of `shape`: bilinear with antialiasing; colours averaged, grey
+    repeated."""
     channels, height, width = shape
     if tuple(pixels.shape[1:]) == (channels, height, width):
         return pixels
@@ -89,12 +90,12 @@ def resized(pixels: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def resized_images(images: Images, shape: Sequence[int]) -> Images:
-    """The same images `resized`."""
+    """Images with `resized` pixels."""
     return Images(resized(images.pixels, shape), images.labels)
 
 
 def middle_square(images: Images, side: int) -> Images:
-    """The largest square around the middle of each image, resized."""
+    """The largest centred square of each image, resized."""
     height, width = images.pixels.shape[2:]
     shorter = min(height, width)
     top, left = (height - shorter) // 2, (width - shorter) // 2
@@ -103,14 +104,14 @@ def middle_square(images: Images, side: int) -> Images:
 
 
 def without_colour(*parts: Images) -> tuple[Images, ...]:
-    """With one channel instead of three if no image of any part has colour."""
+    """Convert to one channel if every image of every part is grey."""
     if not all(torch.equal(part.pixels, part.pixels[:, :1].expand_as(part.pixels)) for part in parts):
         return parts
     return tuple(Images(part.pixels[:, :1].contiguous(), part.labels) for part in parts)
 
 
 def evenly_spaced(images: Images, count: int) -> Images:
-    """At most `count` of the images, spread evenly over the whole set."""
+    """At most `count` images, at evenly spaced positions."""
     if len(images) <= count:
         return images
     return images[torch.arange(count) * len(images) // count]

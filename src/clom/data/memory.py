@@ -1,4 +1,4 @@
-"""The few samples a method may keep between tasks."""
+"""The replay buffer: the few samples a method stores between tasks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from clom.data.images import Images
 class Memory(nn.Module):
     """Stored images with their task and their class within it. A module, so that it is saved with the model.
 
-    The images of a class stay in the order in which they were added, the most telling first if the caller ranked them.
-    Pixels are bytes, or numbers in [0, 1] if that is what is added; or what stands for images, `[n, views, d]`.
+    The images of a class stay in the order in which they were added; callers may add the most representative first.
+    Pixels are uint8 or floats in [0, 1], as added; or features instead of images, `[n, views, d]`.
     """
 
     pixels: Tensor
@@ -33,7 +33,7 @@ class Memory(nn.Module):
         return self.pixels.numel() * self.pixels.element_size()
 
     def add(self, task: int, pixels: Tensor, labels: Tensor) -> None:
-        """Keep these images of one task."""
+        """Store images of one task."""
         self.pixels = torch.cat([self.pixels, pixels]) if len(self) else pixels.clone()
         self.labels = torch.cat([self.labels, labels])
         self.tasks = torch.cat([self.tasks, torch.full_like(labels, task)])
@@ -53,12 +53,12 @@ class Memory(nn.Module):
         self.select(kept)
 
     def forget(self, task: int) -> None:
-        """Drop the images of a task; later tasks move up by one."""
+        """Remove the images of a task; the numbers of later tasks decrease by one."""
         self.select(self.tasks != task)
         self.tasks = self.tasks - (self.tasks > task).long()
 
     def select(self, kept: Tensor) -> None:
-        """Drop all but these images, given by their rows or by a mask over all rows."""
+        """Keep only these images, given by row indices or a mask."""
         self.pixels, self.labels, self.tasks = self.pixels[kept], self.labels[kept], self.tasks[kept]
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: object) -> None:
@@ -67,7 +67,7 @@ class Memory(nn.Module):
             kinds = {(value.dtype, value.shape) for value in (labels, tasks)}
             if pixels.ndim not in (3, 4) or kinds != {(torch.int64, pixels.shape[:1])}:
                 raise ValueError(f"{prefix}labels and {prefix}tasks do not match the stored images")
-        # How much is stored is part of what is stored.
+        # The size of the buffer is part of its state.
         for name in ("pixels", "labels", "tasks"):
             if prefix + name in state:
                 setattr(self, name, torch.empty_like(state[prefix + name], device=self.labels.device))
@@ -75,7 +75,7 @@ class Memory(nn.Module):
 
 
 def per_class(images: Images, count: int, randomness: torch.Generator) -> Images:
-    """`count` random images of every class, or all of a class that has fewer."""
+    """`count` random images of every class, or all of them if it has fewer."""
     chosen = []
     for label in torch.unique(images.labels):
         index = (images.labels == label).nonzero().flatten()

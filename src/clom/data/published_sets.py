@@ -1,4 +1,4 @@
-"""The published data sets: which files each consists of, how they are read, and where they can be downloaded.
+"""The published data sets: files, readers and downloads.
 
 Tested by tests/data/test_catalog.py.
 """
@@ -15,7 +15,7 @@ from clom.data.images import DataSet, Images
 
 @dataclass(frozen=True)
 class Download:
-    """A file on the web and its md5: an archive is unpacked, anything else belongs into the set's folder."""
+    """A URL and its md5; archives are unpacked, other files are put into the set's folder."""
 
     url: str
     md5: str
@@ -31,7 +31,7 @@ class Download:
 
 @dataclass(frozen=True)
 class PublishedSet:
-    """A set's folder and files, how to read them, the side of its images, and where they are published."""
+    """A set's folder and files, its reader, the side of its images, and its downloads."""
 
     folder: str
     files: tuple[str, ...]
@@ -44,7 +44,7 @@ class PublishedSet:
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """The file or folder of that name; a gzipped file may also lie there unzipped."""
+    """The file or folder of that name; a gzipped file may also be present uncompressed."""
     candidates = (folder / name, folder / name.removesuffix(".gz"))
     return next((path for path in candidates if path.exists()), None)
 
@@ -59,12 +59,12 @@ def _read_idx_part(folder: Path, part: str, n_classes: int) -> Images:
 
 
 def _idx_reader(name: str, class_names: Sequence[str]) -> Callable[[Path], DataSet]:
-    """A reader for a set in MNIST's layout; one that only tests (for OOD) may come without its training files."""
+    """A reader for a set in MNIST's layout; training files are optional, since OOD sets need only test images."""
 
     def read(folder: Path) -> DataSet:
         test = _read_idx_part(folder, "t10k", len(class_names))
-        trains = any(find(folder, file) for file in _idx_pair("train"))
-        train = _read_idx_part(folder, "train", len(class_names)) if trains else _none_like(test)
+        has_train = any(find(folder, file) for file in _idx_pair("train"))
+        train = _read_idx_part(folder, "train", len(class_names)) if has_train else _none_like(test)
         return DataSet(name, tuple(class_names), train, test)
 
     return read

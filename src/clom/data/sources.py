@@ -1,13 +1,13 @@
-"""Where an experiment's images come from: a data set by name, folders of pictures, or arrays in an npz file.
+"""The data of an experiment: a data set by name, folders of pictures, or arrays in an npz file.
 
 | `data:` | images | tasks |
 |---|---|---|
-| `set: NAME` | a data set of the catalogue | by `classes_per_task`, `sizes` or `groups` |
+| `set: NAME` | a registered data set | by `classes_per_task`, `sizes` or `groups` |
 | `folder: PATH` | one folder of pictures for each class | the same |
-| `folders: [PATH, ...]` | several such folders | one for each of them, unless told otherwise |
+| `folders: [PATH, ...]` | several such folders | by default one for each folder |
 | `npz: PATH` | arrays `images` and `labels` | by `classes_per_task`, `sizes` or `groups` |
 
-Whatever has no test images of its own gives up a share of them, chosen by file name or content and never by the seed.
+If a source has no test images, a share of its images is used, chosen by file name or content, independent of the seed.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from clom.files import absolute
 from clom.settings import Settings
 
 DEFAULT_TEST_SHARE = 0.2
-"""Share of the images that test where nobody says otherwise."""
+"""Default share of test images."""
 DEFAULT_PIXELS = 32
-"""As in the paper; for pictures that differ in size or are larger than `MAX_NATURAL_PIXELS`."""
+"""As in the paper; for pictures of different sizes or larger than `MAX_NATURAL_PIXELS`."""
 MIN_PIXELS, MAX_NATURAL_PIXELS, MAX_PIXELS = 8, 64, 512
 _SOURCES = ("set", "folder", "folders", "npz")
 
 
 class DataSettings(Settings):
-    """Which images, and how they become tasks. Relative paths are relative to the working directory."""
+    """The images, and how they are split into tasks. Paths are relative to the working directory."""
 
     set: str | None = None
     folder: Path | None = None
     folders: tuple[Path, ...] | None = None
     npz: Path | None = None
     test: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the images that test, where the source has no test images of its own."""
+    """Share of test images, if the source has no separate ones."""
     pixels: Annotated[int, Field(ge=MIN_PIXELS, le=MAX_PIXELS)] | None = None
-    """Side of the images: the middle square of each is resized to it."""
+    """Side to which the centre square of each image is resized."""
     classes_per_task: int | None = None
     sizes: tuple[int, ...] | None = None
     groups: tuple[tuple[str, ...], ...] | None = None
@@ -75,20 +75,18 @@ class DataSettings(Settings):
         given = [name for name in _SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
             found = f"it has {' and '.join(given)}" if given else "it has none of them"
-            raise UserError(f"An experiment's data name exactly one of {', '.join(_SOURCES)}; {found}.")
+            raise UserError(f"The data of an experiment must have exactly one of {', '.join(_SOURCES)}; {found}.")
         if self.set is not None and self.test is not None:
-            raise UserError(f"The data set '{self.set}' has test images of its own: leave out data.test.")
+            raise UserError(f"The data set '{self.set}' has its own test images: remove data.test.")
         if self.folders is not None and not self.folders:
             raise UserError("data.folders is empty: name one folder for each task.")
         return self
 
     @model_serializer(mode="wrap")
     def _without_unused(self, dump: Callable[[DataSettings], dict[str, Any]]) -> dict[str, Any]:
-        """Sources that are not used are left out, so that a run on a named set is recorded as it always was."""
+        """Omit unused sources, so that runs on a named set are recorded as in earlier versions."""
         unused = {name for name in (*_SOURCES, "test", "pixels") if getattr(self, name) is None}
         return {name: value for name, value in dump(self).items() if name not in unused}
-
-    # --- what it stands for ---
 
     @property
     def name(self) -> str:
@@ -101,13 +99,13 @@ class DataSettings(Settings):
         return self.folders or tuple(path for path in (self.folder, self.npz) if path is not None)
 
     def available(self, folder: Path | None = None) -> bool:
-        """Whether the images are on this machine, by the names of files alone."""
+        """Whether the images exist locally, judging by file names only."""
         if self.set is not None:
             return self.set in SETS and catalog.available(self.set, folder)
         return all(_located(place, folder).exists() for place in self._places)
 
     def resolved(self) -> DataSettings:
-        """With a size of the images: where none is given, that of the pictures if all have the same, else the usual."""
+        """Settings with `pixels` filled in: by default the pictures' own size if all have the same, else 32."""
         if self.pixels is not None or self.set is not None:
             return self
         side = _npz_side(self.npz) if self.npz is not None else _common_side(self._places)
@@ -115,7 +113,7 @@ class DataSettings(Settings):
         return self.model_copy(update={"pixels": side if natural else DEFAULT_PIXELS})
 
     def load(self, folder: Path | None = None) -> DataSet:
-        """The images. `folder` is where the user keeps data sets; pictures that have moved are looked for there."""
+        """The images. `folder` is the user's folder of data sets, also searched for pictures that have been moved."""
         resolved = self.resolved()
         if self.set is not None:
             return _fitted(catalog.load(self.set, folder), self.pixels)
@@ -129,7 +127,7 @@ class DataSettings(Settings):
         return self.tasks_of(self.load(folder), seed)
 
     def tasks_of(self, images: DataSet, seed: int) -> Stream:
-        """Images as tasks, wherever they come from."""
+        """Split images into tasks by these settings."""
         return split(
             images,
             sizes=self.sizes,
@@ -144,36 +142,36 @@ class DataSettings(Settings):
 
 
 def _located(place: Path, folder: Path | None) -> Path:
-    """Where it is, or if it is not there any more, what is called so in the folders for data sets."""
+    """The path if it exists, else the same name in the user's folders of data sets."""
     moved = [given / place.name for given in catalog.given_folders(folder)]
     return next((path for path in (place, *moved) if path.exists()), place)
 
 
 def _fitted(images: DataSet, pixels: int | None) -> DataSet:
-    """Square images of `pixels` a side, or of their own shorter side."""
+    """Square images with side `pixels`, by default their own shorter side."""
     height, width = images.train.pixels.shape[2:]
     side = pixels or min(height, width)
     if (height, width) == (side, side):
         return images
     train, test = (middle_square(part, side) for part in (images.train, images.test))
-    note = f"Images of {width} x {height} pixels: their middle squares are resized to {side} x {side}."
+    note = f"Images of {width} x {height} pixels: their centre squares are resized to {side} x {side}."
     return DataSet(images.name, images.class_names, train, test, images.groups, (*images.notes, note))
 
 
-# --- which images test ----------------------------------------------------------------------------------------------
+# --- choosing test images -------------------------------------------------------------------------------------------
 
 
 def stable_share(labels: Tensor, keys: Sequence[bytes], share: float) -> Tensor:
-    """A mask over the images: of each class the share, at least one, whose keys have the smallest hashes.
+    """A mask of the given share of each class (at least one image): those whose keys have the smallest hashes.
 
-    It depends on neither the order of the images nor a seed, and more images hardly change it.
+    Independent of the order of the images and of seeds, and additional images hardly change it.
     """
     ranked = sorted(range(len(keys)), key=lambda row: (hashlib.sha256(keys[row]).digest(), row))
     order = torch.tensor(ranked, dtype=torch.int64)
     chosen = torch.zeros(len(keys), dtype=torch.bool)
     for label in torch.unique(labels):
         rows = order[labels[order] == label]
-        count = min(round(share * len(rows)), len(rows) - 2)  # one remains to train and one to validate
+        count = min(round(share * len(rows)), len(rows) - 2)  # leaves one for training and one for validation
         chosen[rows[: max(1, count)]] = True
     return chosen
 
@@ -202,8 +200,8 @@ def _read_folders(name: str, places: Sequence[Path], pixels: int, test: float | 
     train, test_images = without_colour(train, test_images)
     colour = "grey" if train.pixels.shape[1] == 1 else "colour"
     notes = [
-        f"{len(train) + len(test_images)} pictures of {len(owner)} classes, {colour}: those of another size are cut to "
-        f"their middle square and resized to {pixels} x {pixels} pixels."
+        f"{len(train) + len(test_images)} pictures of {len(owner)} classes, {colour}: pictures of other sizes are "
+        f"cropped to their centre square and resized to {pixels} x {pixels} pixels."
     ]
     skipped = [file for pair in pairs for part in pair for file in part.skipped]
     if skipped:
@@ -213,9 +211,9 @@ def _read_folders(name: str, places: Sequence[Path], pixels: int, test: float | 
 
 
 def _read_parts(folder: Path, pixels: int, test: float | None) -> tuple[Pictures, Pictures]:
-    """Training and test pictures: what is in `train/` and `test/`, or all of them and a share."""
+    """Training and test pictures: from `train/` and `test/`, or by a stable split of all pictures."""
     if _parts(folder) == [folder]:
-        # One to train, one to validate, one to test.
+        # At least one each for training, validation and test.
         pictures = read_folder(folder, pixels, least_images=3, least_classes=1)
         tests = stable_share(
             pictures.images.labels,
@@ -224,7 +222,7 @@ def _read_parts(folder: Path, pixels: int, test: float | None) -> tuple[Pictures
         )
         return pictures.part(~tests), pictures.part(tests, with_skipped=False)
     if test is not None:
-        raise UserError(f"{folder} has a folder 'test' of its own: leave out data.test.")
+        raise UserError(f"{folder} has its own 'test' folder: remove data.test.")
     train = read_folder(folder / "train", pixels, least_images=2, least_classes=1)
     tested = read_folder(folder / "test", pixels, least_images=1, least_classes=1)
     for here, there, parts in ((train, tested, ("train", "test")), (tested, train, ("test", "train"))):
@@ -237,7 +235,7 @@ def _read_parts(folder: Path, pixels: int, test: float | None) -> tuple[Pictures
 
 
 def _parts(folder: Path) -> list[Path]:
-    """The folders that hold the classes: `train` and `test`, unless these are names of classes themselves."""
+    """The folders that contain the classes: `train` and `test`, unless these are class names themselves."""
     parts = [folder / "train", folder / "test"]
     split_already = all(part.is_dir() and any(inner.is_dir() for inner in part.iterdir()) for part in parts)
     return parts if split_already else [folder]
@@ -251,20 +249,20 @@ def _check_memory(count: int, pixels: int) -> None:
     needed, limit = count * 3 * pixels**2, (machine.memory_bytes() or 2**36) // 2
     if needed > limit:
         raise UserError(
-            f"{count} pictures of {pixels} x {pixels} pixels take {needed / 1e9:.0f} GB of memory, too much for this "
-            "machine: choose fewer pixels with data.pixels."
+            f"{count} pictures of {pixels} x {pixels} pixels need {needed / 1e9:.0f} GB of memory, too much for this "
+            "machine: reduce data.pixels."
         )
 
 
 @lru_cache(maxsize=16)
 def _common_side(places: tuple[Path, ...]) -> int | None:
-    """The shorter side of the pictures, if all have the same size. Looked at once, because a grid asks often."""
+    """The shorter side of the pictures, if all have the same size. Cached, because a grid calls it often."""
     sizes = set()
     for path in (file for place in places for part in _parts(place) for file in picture_files(part)):
         try:
             sizes.add(picture_size(path))
         except DataError:
-            continue  # whoever reads the pictures tells which were skipped
+            continue  # reported as skipped when the pictures are read
         if len(sizes) > 1:
             return None
     return min(sizes.pop()) if sizes else None
@@ -284,11 +282,11 @@ def _read_npz(path: Path, test: float | None) -> DataSet:
     parts = [part for part in (arrays.train, arrays.test) if part is not None]
     found = np.unique(np.concatenate([labels for _, labels in parts]))
     names = arrays.class_names
-    if names is None:  # labels may be any numbers, which are then the names
+    if names is None:  # labels may be any integers, which become the class names
         names = tuple(str(label) for label in found)
         parts = [(pixels, np.searchsorted(found, labels)) for pixels, labels in parts]
     if len(set(names)) != len(names):
-        raise DataError(f"{path}: two of its 'class_names' are the same.")
+        raise DataError(f"{path}: 'class_names' contains duplicates.")
     images = [as_images(path, pixels, labels, len(names)) for pixels, labels in parts]
     if len(images) == 1:
         every = images[0]
@@ -297,7 +295,7 @@ def _read_npz(path: Path, test: float | None) -> DataSet:
         )
         images = [every[~tests], every[tests]]
     elif test is not None:
-        raise UserError(f"{path} has 'test_images' of its own: leave out data.test.")
+        raise UserError(f"{path} has its own 'test_images': remove data.test.")
     if images[0].pixels.shape[1:] != images[1].pixels.shape[1:]:
         raise DataError(f"{path}: 'images' and 'test_images' differ in size or channels.")
     return DataSet(path.stem, names, images[0], images[1])

@@ -1,4 +1,4 @@
-"""The stratified hold-out: a random part of every class is held out, the rest is kept for training."""
+"""Stratified hold-out: a random part of every class is held out, the rest is for training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from clom.data.images import Images
 
 Rows = tuple[Tensor, Tensor]
-"""Of one class: the rows that are kept and those that are held out, both in random order."""
+"""Row indices of one class for training and held out, both in random order."""
 
 
 def hold_out(
@@ -20,9 +20,9 @@ def hold_out(
     randomness: torch.Generator,
     limit: int | None = None,
 ) -> list[Rows]:
-    """For each class, hold out `count(n)` of its n rows; with `limit`, only so many rows of a class are used at all.
+    """For each class, hold out `count(n)` of its n rows; with `limit`, at most `limit` rows of a class are used.
 
-    One permutation is drawn for every class: which rows come first depends neither on `count` nor on `limit`.
+    One permutation is drawn per class, so the order of the rows depends neither on `count` nor on `limit`.
     """
     drawn = []
     for label in range(n_classes):
@@ -34,11 +34,11 @@ def hold_out(
 
 
 def share_of(share: float) -> Callable[[int], int]:
-    """A `count` for `hold_out`: this share of a class, but at least one row, and one row is always kept."""
+    """A `count` for `hold_out`: this share of a class, at least one row, but never all of them."""
     return lambda n: max(0, min(max(1, round(share * n)), n - 1))
 
 
 def split_images(images: Images, drawn: Sequence[Rows]) -> tuple[Images, Images]:
-    """The kept and the held-out images of all classes, in the order in which they were given."""
+    """The training and the held-out images of all classes, in their original order."""
     kept, held = (torch.cat([rows[part] for rows in drawn]).sort().values for part in (0, 1))
     return images[kept], images[held]

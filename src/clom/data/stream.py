@@ -1,4 +1,5 @@
-"""A data set as a stream of tasks: which classes are learned together, and which images train, validate and test."""
+"""Task streams: which classes of a data set are learned together, and which images are for training, validation,
+test."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from clom.errors import UserError, unknown
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a method is given to learn from. Labels count from 0 within the task.
+    """The data of one task for a method. Labels start at 0 within the task.
 
-    Test images are deliberately not part of it: what a method never holds, it cannot peek at.
+    Test images are deliberately excluded, so that a method cannot use them.
     """
 
     name: str
@@ -36,15 +37,15 @@ class Task:
 
 
 class Stream(Sequence[Task]):
-    """Tasks in the order in which they are learned; `tests[k]` are the test images of task k, with its labels."""
+    """Tasks in learning order; `tests[k]` are the test images of task k, with labels within that task."""
 
     def __init__(self, name: str, tasks: Sequence[Task], tests: Sequence[Images], notes: Sequence[str] = ()) -> None:
-        """`notes` are sentences for the user about how the images were read."""
+        """`notes` are messages for the user about how the images were read."""
         if len(tasks) != len(tests):
-            raise ValueError(f"{len(tasks)} tasks need as many test sets, got {len(tests)}")
+            raise ValueError(f"{len(tasks)} tasks need {len(tasks)} test sets, got {len(tests)}")
         shapes = {tuple(images.pixels.shape[1:]) for images in (*(task.train for task in tasks), *tests)}
         if len(shapes) > 1:
-            raise ValueError(f"all images of a stream have one shape, got {sorted(shapes)}")
+            raise ValueError(f"all images of a stream must have the same shape, got {sorted(shapes)}")
         self.name = name
         self.tests = list(tests)
         self.notes = tuple(notes)
@@ -69,7 +70,7 @@ class Stream(Sequence[Task]):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width as stored (one channel stays one until `to_unit`)."""
+        """Channels, height and width as stored (grey images have one channel until `to_unit`)."""
         channels, height, width = self._tasks[0].train.pixels.shape[1:]
         return channels, height, width
 
@@ -86,17 +87,17 @@ def split(
     test_per_class: int | None = None,
     seed: int = 0,
 ) -> Stream:
-    """Cuts a data set into tasks, by exactly one of `sizes`, `classes_per_task` or `groups` of class names;
-    none of them is needed for a data set that has groups of its own.
+    """Split a data set into tasks by exactly one of `sizes`, `classes_per_task` and `groups` of class names.
 
-    Classes follow one another in natural order, as in the paper, or in a random order given by `order_seed`.
-    `train_per_class` images of each class are drawn, and the share `validation` of these (at least one) validates.
-    Both draws depend on `seed` and the class alone, so they stay the same when classes move between tasks. A smaller
-    test set, by contrast, is the same for every seed, so that runs can be compared.
+    None of them is needed if the data set defines `groups`. Classes are in their original order, as in the paper, or in
+    a random order given by `order_seed`. `train_per_class` images of each class are drawn, and the share `validation`
+    of them (at least one) is held out. Both draws depend only on `seed` and the class, so they do not change when
+    classes move between tasks. The test images drawn by `test_per_class` are the same for every seed, so that runs are
+    comparable.
     """
     _check_amounts(validation, train_per_class, test_per_class)
     if any(abs(number) >= 2**63 for number in (seed, order_seed or 0)):
-        raise UserError("Seeds are numbers of at most 18 digits.")
+        raise UserError("Seeds must have at most 18 digits.")
     labels_of = _group(dataset, sizes, classes_per_task, groups, order_seed)
     drawn = _draw(dataset, {label for group in labels_of for label in group}, validation, train_per_class, seed)
     tasks, tests = [], []
@@ -110,9 +111,11 @@ def split(
 
 def _check_amounts(validation: float, train_per_class: int | None, test_per_class: int | None) -> None:
     if not 0.0 < validation < 1.0:
-        raise UserError(f"validation is a share between 0 and 1, not {validation}.")
+        raise UserError(f"validation must be a share between 0 and 1, not {validation}.")
     if train_per_class is not None and train_per_class < 2:
-        raise UserError(f"train_per_class is {train_per_class}: a class needs one image to train and one to validate.")
+        raise UserError(
+            f"train_per_class is {train_per_class}: a class needs at least one training and one validation image."
+        )
     if test_per_class is not None and test_per_class < 1:
         raise UserError(f"test_per_class is {test_per_class}: a class needs at least one test image.")
 
@@ -127,11 +130,11 @@ def _group(
     """The labels of each task, in order."""
     if dataset.groups is not None and sizes is None and classes_per_task is None and groups is None:
         groups = dataset.groups
-    if sum(way is not None for way in (sizes, classes_per_task, groups)) != 1:
-        raise UserError("Say how to cut the classes into tasks with exactly one of sizes, classes_per_task, groups.")
+    if sum(option is not None for option in (sizes, classes_per_task, groups)) != 1:
+        raise UserError("Specify how to split classes into tasks by exactly one of sizes, classes_per_task, groups.")
     if groups is not None:
         if order_seed is not None:
-            raise UserError("groups fix the order of the classes: leave out order_seed.")
+            raise UserError("groups define the order of the classes: remove order_seed.")
         return _named_groups(dataset, groups)
     n_classes = len(dataset.class_names)
     if sizes is None:
@@ -140,9 +143,7 @@ def _group(
     if not sizes or min(sizes) < 1:
         raise UserError(f"Every task needs at least one class, but sizes are {list(sizes)}.")
     if sum(sizes) > n_classes:
-        raise UserError(
-            f"Tasks of {list(sizes)} classes need {sum(sizes)}, but {dataset.name} has {n_classes} classes."
-        )
+        raise UserError(f"Tasks of sizes {list(sizes)} need {sum(sizes)} classes, but {dataset.name} has {n_classes}.")
     order = iter(_class_order(n_classes, order_seed))
     return [[next(order) for _ in range(size)] for size in sizes]
 
@@ -150,8 +151,8 @@ def _group(
 def _equal_sizes(name: str, n_classes: int, classes_per_task: int) -> list[int]:
     if classes_per_task < 1 or n_classes % classes_per_task:
         raise UserError(
-            f"The {n_classes} classes of {name} do not split into tasks of {classes_per_task}: "
-            "choose a number that divides them, or give the size of each task."
+            f"The {n_classes} classes of {name} cannot be split evenly into tasks of {classes_per_task}: "
+            "choose a divisor, or give the size of each task."
         )
     return [classes_per_task] * (n_classes // classes_per_task)
 
@@ -170,7 +171,7 @@ def _named_groups(dataset: DataSet, groups: Sequence[Sequence[str]]) -> list[lis
         if name not in label_of:
             raise unknown(f"class of {dataset.name} called", name, label_of)
         if times > 1:
-            raise UserError(f"The class '{name}' is named {times} times: a class belongs to one task.")
+            raise UserError(f"The class '{name}' is listed {times} times: a class belongs to one task.")
     if not groups or not all(groups):
         raise UserError("Every task needs at least one class, but a group is empty.")
     return [[label_of[name] for name in group] for group in groups]
@@ -179,9 +180,9 @@ def _named_groups(dataset: DataSet, groups: Sequence[Sequence[str]]) -> list[lis
 def _draw(
     dataset: DataSet, wanted: set[int], validation: float, train_per_class: int | None, seed: int
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    """Rows that train and rows that validate, for each wanted class.
+    """Training and validation rows of each wanted class.
 
-    All classes of the data set are drawn, wanted or not: so a class's draw does not depend on which others are used.
+    Rows of all classes are drawn, wanted or not, so that a class's draw does not depend on which others are used.
     """
     randomness = torch.Generator().manual_seed(seed)
     n_classes = len(dataset.class_names)
@@ -191,7 +192,7 @@ def _draw(
         if count < 2:
             raise UserError(
                 f"The class '{dataset.class_names[label]}' of {dataset.name} has {count} training images: "
-                "at least 2 are needed, one to train and one to validate."
+                "at least 2 are needed, one for training and one for validation."
             )
     return {label: drawn[label] for label in wanted}
 
@@ -201,7 +202,7 @@ def _rows(images: Images, label: int) -> Tensor:
 
 
 def _test_rows(dataset: DataSet, label: int, count: int | None) -> Tensor:
-    """All test rows of a class, or `count` of them spread evenly over the file, for files whose quality drifts."""
+    """All test rows of a class, or `count` evenly spaced ones, since the quality of images may drift within a file."""
     rows = _rows(dataset.test, label)
     if not len(rows):
         raise UserError(f"The class '{dataset.class_names[label]}' of {dataset.name} has no test images.")
@@ -211,7 +212,7 @@ def _test_rows(dataset: DataSet, label: int, count: int | None) -> Tensor:
 
 
 def _take(images: Images, rows_of: Sequence[Tensor]) -> Images:
-    """The given rows of each class, labelled by the class's place in the task, in the order of the file."""
+    """The given rows of each class, labelled by the class's position in the task, in file order."""
     rows = torch.cat(list(rows_of))
     labels = torch.cat([torch.full_like(part, local) for local, part in enumerate(rows_of)])
     order = rows.argsort()

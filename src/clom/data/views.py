@@ -1,8 +1,8 @@
-"""What the learner sees of an image: augmented and rotated copies, made for a whole batch at once.
+"""Views: augmented and rotated copies of images, computed for a whole batch at once.
 
-The paper's step 1 turns N images into 2N augmented views and each of those into four rotations (8N); a rotation is
-a class of its own. Every random number comes from the generator that is passed in, so the same generator state gives
-the same views.
+The paper's step 1 turns N images into 2N augmented views and each of those into four rotations (8N); each rotation of a
+class is a separate class. All random numbers come from the generator that is passed in, so the same generator state
+yields the same views.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from clom.settings import Settings
 
 Order = Literal["paper", "authors", "drawn", "single"]
 
-# Strengths of the paper's colour augmentation: the three factors lie in 1 ± 0.4, the hue turns by up to 0.1 of the
-# circle, all that happens to 80% of the images, and 20% of all images lose their colour.
+# The paper's colour augmentation: three factors in 1 ± 0.4 and a hue shift of up to 0.1 of the circle, applied to 80%
+# of the images; 20% of all images become grey.
 JITTER = 0.4
 HUE = 0.1
 JITTER_PROBABILITY = 0.8
@@ -33,10 +33,10 @@ _YIQ = (_LUMA, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
 
 
 class Augmentation(Settings):
-    """Which random changes a view gets; each can be switched off alone, as in the paper's ablation.
+    """Random augmentations of a view; each can be switched off separately, as in the paper's ablation.
 
-    `shift` is the largest translation in pixels, with black moving in from the border: the zero-padded random crop
-    of cross-entropy baselines.
+    `shift` is the maximum translation in pixels, with black padding: the zero-padded random crop of cross-entropy
+    baselines.
     """
 
     flip: bool = True
@@ -64,10 +64,10 @@ class Augmentation(Settings):
 
 
 def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """A new, contiguous float32 tensor with one random view of each image of `[n, 3, h, w]` in [0, 1].
+    """One random view of each image of `[n, 3, h, w]` in [0, 1], as a new, contiguous float32 tensor.
 
-    Colour comes first and the geometry second, as the paper lists them. Flip, crop and shift together are one bilinear
-    sampling; a flip without them moves pixels and computes nothing, so it is exact.
+    Colour comes before geometry, as in the paper's list. Flip, crop and shift together are a single bilinear sampling;
+    a flip alone only moves pixels, so it is exact.
     """
     _check_unit(images)
     view = images.to(torch.float32)
@@ -77,19 +77,19 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
         view = _sample(view, augmentation, generator)
     elif augmentation.flip:
         view = _flip(view, generator)
-    # Without any augmentation the caller still gets a tensor of its own, so writing to it never changes the source.
+    # Without any augmentation, return a copy, so that writing to it never changes the input.
     return view.clone(memory_format=torch.contiguous_format) if view is images else view.contiguous()
 
 
 def rotate(images: Tensor, r: int) -> Tensor:
-    """`[n, c, h, w]` turned counter-clockwise by r quarter turns."""
+    """`[n, c, h, w]` rotated counter-clockwise by r quarter turns."""
     return torch.rot90(images, r, (2, 3))
 
 
 def rotations(images: Tensor, count: int = 4) -> Tensor:
-    """The first `count` quarter turns of `[n, c, h, w]`, rotation-major: `[count * n, c, h, w]`, turn 0 first.
+    """The first `count` quarter turns of `[n, c, h, w]`, rotation-major: `[count * n, c, h, w]`, unrotated first.
 
-    One turn is no turn: it returns the images themselves, of any shape; more need square images.
+    `count=1` returns the images themselves, of any shape; otherwise images must be square.
     """
     return _rotate_groups(images, groups=1, count=count)
 
@@ -105,7 +105,7 @@ def average_flipped(scores: Tensor) -> Tensor:
 
 
 def rotation_labels(labels: Tensor, n_classes: int, count: int = 4) -> Tensor:
-    """The labels that belong to `rotations`: turn r of class y is class `y + r * n_classes`."""
+    """The labels for `rotations`: rotation r of class y is class `y + r * n_classes`."""
     _check_count(count)
     turns = torch.arange(count, device=labels.device, dtype=labels.dtype)
     return (turns[:, None] * n_classes + labels).flatten()
@@ -121,22 +121,22 @@ def contrastive_views(
     rotations: int = 4,
     order: Order = "paper",
 ) -> tuple[Tensor, Tensor]:
-    """Two views of each of N byte images in all rotations, `[view][rotation][image]`, and their rotation classes.
+    """Two views of each of N uint8 images in all rotations, `[view][rotation][image]`, and their rotation classes.
 
-    `order="paper"`: augment 2N, then rotate each, so the four rotations of a view show the same crop and colours.
-    `order="authors"`: flip 2N, rotate, then give each of the 8N its own colour and crop, as the authors' code does.
-    `order="drawn"`: both views of an image in one rotation, drawn for it, so 2N views: the same classes in expectation,
-    and four times the images in the same time.
-    `order="single"`: one view of each in a rotation drawn for it, N views: an image's positives are the others of its
-    rotation class, and a batch shows twice the images in the same time.
-    `rotations=1` gives 2N plain views with plain labels (CLOM without OOD).
+    `order="paper"`: augment 2N, then rotate each, so the four rotations of a view have the same crop and colours.
+    `order="authors"`: flip 2N, rotate, then augment colour and crop of all 8N separately, as the authors' code does.
+    `order="drawn"`: both views of an image in one random rotation, 2N views: the same classes in expectation, and four
+    times as many images in the same time.
+    `order="single"`: one view of each image in a random rotation, N views: its positives are the other images of its
+    rotation class, and a batch holds twice as many images in the same time.
+    `rotations=1` returns 2N unrotated views with their original labels (CLOM without OOD).
     """
     _check_batch(pixels, labels)
     twice = pixels.repeat(2, 1, 1, 1)
     if order == "paper":
         views = _rotate_groups(augment(to_unit(twice), augmentation, generator), groups=2, count=rotations)
     elif order == "authors":
-        # Flipping and rotating bytes moves a quarter of the memory that floats would, and is just as exact.
+        # Flipping and rotating uint8 moves a quarter of the memory of float32, and is exact too.
         turned = _rotate_groups(_flip(twice, generator) if augmentation.flip else twice, groups=2, count=rotations)
         views = augment(to_unit(turned), augmentation.model_copy(update={"flip": False}), generator)
     elif order in ("drawn", "single"):
@@ -157,9 +157,9 @@ def classifier_views(
     generator: torch.Generator,
     rotations: int = 4,
 ) -> tuple[Tensor, Tensor]:
-    """One view of each of N byte images in all rotations, `[rotation][image]`, and their rotation classes.
+    """One view of each of N uint8 images in all rotations, `[rotation][image]`, and their rotation classes.
 
-    Step 2 takes four rotations, a plain cross-entropy learner one.
+    Step 2 uses four rotations, a plain cross-entropy learner one.
     """
     _check_batch(pixels, labels)
     views = augment(to_unit(pixels), augmentation, generator)
@@ -170,7 +170,7 @@ def classifier_views(
 
 
 def _rotate_each(images: Tensor, turns: Tensor) -> Tensor:
-    """Every image by its own number of quarter turns."""
+    """Rotate every image by its own number of quarter turns."""
     turned = images.clone()
     for r in range(1, 4):
         chosen = turns == r
@@ -179,7 +179,7 @@ def _rotate_each(images: Tensor, turns: Tensor) -> Tensor:
 
 
 def _rotate_groups(images: Tensor, groups: int, count: int) -> Tensor:
-    """`[groups * n]` images as `[group][rotation][image]`, each rotation written straight to its place."""
+    """Rotate `[groups * n]` images to `[group][rotation][image]`, writing into one preallocated tensor."""
     _check_count(count)
     if count == 1:
         return images
@@ -197,28 +197,28 @@ def _rotate_groups(images: Tensor, groups: int, count: int) -> Tensor:
 
 
 def _flip(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Half of the images mirrored left to right; pixels are moved, not computed."""
-    mirrored = _chance(len(images), 0.5, generator, images.device)
-    return torch.where(mirrored[:, None, None, None], images.flip(3), images)
+    """Flip a random half of the images horizontally; exact, since pixels are only moved."""
+    flipped = _chance(len(images), 0.5, generator, images.device)
+    return torch.where(flipped[:, None, None, None], images.flip(3), images)
 
 
 def _sample(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     """Flip, crop and shift as one bilinear sampling.
 
-    A crop alone repeats the border: its box lies inside the image, but the outermost half pixel has a neighbour on one
-    side only. A shift looks beyond the border, where everything is black.
+    A crop alone uses border padding: its box lies inside the image, but the outermost half pixel has a neighbour on one
+    side only. A shift reads beyond the border, where the image is black.
     """
     grid = _grid(images, augmentation, generator)
     padding = "zeros" if augmentation.shift else "border"
-    # The four weights of a sample sum to one only up to rounding, so an almost white pixel may end above 1.
+    # The four weights of a sample sum to one only up to rounding, so an almost white pixel may exceed 1.
     return F.grid_sample(images, grid, mode="bilinear", padding_mode=padding, align_corners=False).clamp_(0, 1)
 
 
 def _grid(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """Where each output pixel looks, `[n, h, w, 2]` in [-1, 1].
+    """The sampling position of each output pixel, `[n, h, w, 2]` in [-1, 1].
 
-    Boxes are parallel to the axes, so x depends on the column and y on the row only: filling the two planes takes a
-    fifth of the time of `F.affine_grid`, which multiplies a matrix with every pixel.
+    Boxes are axis-aligned, so x depends only on the column and y only on the row: filling the two planes takes a fifth
+    of the time of `F.affine_grid`, which multiplies every pixel by a matrix.
     """
     n, _, height, width = images.shape
     device = images.device
@@ -231,7 +231,7 @@ def _grid(images: Tensor, augmentation: Augmentation, generator: torch.Generator
     if augmentation.shift:
         centre_x = centre_x + _whole_pixels(n, augmentation.shift, generator, device) * (2 / width)
         centre_y = centre_y + _whole_pixels(n, augmentation.shift, generator, device) * (2 / height)
-    if augmentation.flip:  # reading the box from right to left
+    if augmentation.flip:  # read the box from right to left
         scale_x = torch.where(_chance(n, 0.5, generator, device), -scale_x, scale_x)
     grid = torch.empty(n, height, width, 2, device=device)
     grid[..., 0] = torch.addcmul(centre_x[:, None], scale_x[:, None], _pixel_centres(width, device))[:, None, :]
@@ -242,21 +242,21 @@ def _grid(images: Tensor, augmentation: Augmentation, generator: torch.Generator
 def _boxes(
     n: int, height: int, width: int, augmentation: Augmentation, generator: torch.Generator, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Width and height of n Inception crops as shares of the image's.
+    """Width and height of n Inception crops relative to the image.
 
-    The area is uniform and the ratio log-uniform. A box that would be wider or higher than the image gets the nearest
-    ratio that fits, so that the drawn area always holds (the usual loop redraws instead, which cannot be batched).
+    The area is uniform and the ratio log-uniform. The ratio of a box that would exceed the image is clamped to the
+    nearest one that fits, which preserves the area (the usual rejection loop cannot be batched).
     """
     area = _uniform(n, *augmentation.crop_area, generator, device)
     low, high = augmentation.crop_ratio
-    # Ratio of the box relative to the image's own: share_x / share_y. It fits while both shares are at most 1.
+    # Ratio of the box relative to the image's: share_x / share_y. It fits if both shares are at most 1.
     relative = _uniform(n, math.log(low), math.log(high), generator, device).exp() * (height / width)
     relative = torch.clamp(relative, min=area, max=1 / area)
     return (area * relative).sqrt().clamp(max=1), (area / relative).sqrt().clamp(max=1)
 
 
 def _pixel_centres(size: int, device: torch.device) -> Tensor:
-    """Centres of `size` pixels when the image spans -1 to 1 from edge to edge."""
+    """Centres of `size` pixels if the image spans -1 to 1 from edge to edge."""
     return (torch.arange(size, device=device) * 2 + 1) / size - 1
 
 
@@ -264,11 +264,11 @@ def _pixel_centres(size: int, device: torch.device) -> Tensor:
 
 
 def _jitter(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Brightness, contrast, saturation, hue (always in this order) for 80% of the images, then grey for 20% of all.
+    """Brightness, contrast, saturation, hue (in this order) for 80% of the images, then grey for 20% of all images.
 
     All five are affine in the pixel, so they are one 3x4 matrix per image. Two approximations make that possible:
-    values are clamped once at the end and not between the operations, and the hue turns around the grey axis of YIQ,
-    which keeps the luma, where HSV would keep the maximum.
+    values are clamped once at the end instead of between the operations, and the hue is rotated around the grey axis of
+    YIQ, which preserves the luma, whereas HSV would preserve the maximum.
     """
     if images.shape[1] != 3:
         raise ValueError(f"colour augmentation needs three channels, got {images.shape[1]}")
@@ -282,7 +282,7 @@ def _colour_maps(mean: Tensor, generator: torch.Generator) -> tuple[Tensor, Tens
 
     With G the projection to grey, A = 1 - G and K a quarter turn of the chroma (GK = KG = 0), saturation s is G + sA
     and hue t is G + cos(t) A + sin(t) K. Their product with gain c is cG + cs (cos(t) A + sin(t) K); grey is s = 0.
-    Contrast adds a grey offset, which saturation, hue and grey leave alone.
+    Contrast adds a grey offset, which saturation, hue and grey do not change.
     """
     n, device = len(mean), mean.device
     bright, contrast, saturation = (_uniform(n, 1 - JITTER, 1 + JITTER, generator, device) for _ in range(3))
@@ -295,7 +295,7 @@ def _colour_maps(mean: Tensor, generator: torch.Generator) -> tuple[Tensor, Tens
     chroma = torch.where(grey, zero, torch.where(applied, gain * saturation, one))
     angle = torch.where(applied, angle, zero)
     straight, turned = chroma * angle.cos(), chroma * angle.sin()
-    # Written with the identity instead of A, so that an image that is left alone is left alone to the last bit.
+    # Written with the identity instead of A, so that images without jitter stay bit-identical.
     weights = torch.stack((straight, gain - straight, turned), dim=1)
     basis = _COLOUR_BASIS.to(device)
     luma = mean @ basis[1, :3]
@@ -304,7 +304,7 @@ def _colour_maps(mean: Tensor, generator: torch.Generator) -> tuple[Tensor, Tens
 
 
 def _colour_basis() -> Tensor:
-    """The matrices 1, G and K of `_colour_maps`, flattened: `[3, 9]`; computed in float64, kept in float32."""
+    """The matrices 1, G and K of `_colour_maps`, flattened to `[3, 9]`; computed in float64, stored in float32."""
     to_yiq = torch.tensor(_YIQ, dtype=torch.float64)
     quarter_turn = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
     identity = torch.eye(3, dtype=torch.float64)
@@ -316,11 +316,11 @@ def _colour_basis() -> Tensor:
 _COLOUR_BASIS = _colour_basis()
 
 
-# ------------------------------------------------------------------------------------------------ chance, and checks
+# ------------------------------------------------------------------------------------------ random draws and checks
 
 
 def _uniform(n: int, low: float, high: float, generator: torch.Generator, device: torch.device) -> Tensor:
-    # Drawn where the generator lives: a CPU generator then gives the same views whatever the images' device.
+    # Drawn on the generator's device, so that a CPU generator yields the same views for images on any device.
     return torch.rand(n, generator=generator, device=generator.device).mul_(high - low).add_(low).to(device)
 
 
