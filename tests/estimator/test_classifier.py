@@ -21,8 +21,10 @@ from clom.estimator.arrays import layout_of
 from clom.estimator.classifier import ClomClassifier
 from clom.estimator.defaults import net_for, settings_for
 from clom.learning.learners.contrastive import ContrastiveSettings
+from clom.methods.baselines import FineTune
 from clom.nets import AdapterSettings, AlexNetSettings, ResNet18Settings
 from clom.testing.simulated_device import simulated_device
+from nets.plain_networks import Residual
 
 Array = NDArray[Any]
 TINY_NET = {
@@ -266,6 +268,22 @@ def test_other_methods(method: str, some: tuple[Array, Array]) -> None:
         estimator.partial_fit(*of(some, 0, 1)).partial_fit(*of(some, 2, 3))
     assert np.allclose(estimator.predict_proba(some[0]).sum(1), 1, atol=1e-6)
     assert set(estimator.predict(some[0])) <= {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("method", ["clom", "my-method"])
+@pytest.mark.parametrize("backbone", ["my-residual", {"kind": "my-residual", "width": 4}])
+def test_methods_and_networks_of_ones_own(method: str, backbone: Any, some: tuple[Array, Array]) -> None:
+    clom.register_network("my-residual")(Residual)
+    clom.register_method("my-method")(type("MyMethod", (FineTune,), {}))
+    estimator = tiny(method=method, backbone=backbone, settings=None, steps=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # two steps leave some with closed layers
+        estimator.partial_fit(*of(some, 0, 1)).partial_fit(*of(some, 2, 3))
+    assert estimator.model_.net_settings.kind == "my-residual"
+    assert estimator.model_.name == method
+    if method == "clom":  # a class made in a test cannot be pickled
+        again = pickle.loads(pickle.dumps(estimator))
+        assert np.array_equal(again.predict_proba(some[0]), estimator.predict_proba(some[0]))
 
 
 def test_exported_by_the_package() -> None:

@@ -93,6 +93,16 @@ def test_what_a_plugin_does_not_register_is_found_by_its_name(shapes: Registry[A
     assert shapes.get("my-name").__name__ == "Named"
     with pytest.raises(UserError, match="no shape 'limit'"):
         shapes.get("limit")
+    with pytest.raises(UserError, match=r"no shape 'Child'. Did you mean 'child'"):
+        shapes.get("Child")
+
+
+def test_what_a_plugin_registers_has_that_name_alone(shapes: Registry[Any], tmp_path: Path) -> None:
+    code = "from plugin_files import SHAPES, Shape\n@SHAPES.register('my-hexagon')\nclass Hexagon(Shape): pass\n"
+    load_plugin(write(tmp_path, "things.py", code))
+    assert "my-hexagon" in shapes
+    with pytest.raises(UserError, match=r"no shape 'hexagon'. Did you mean 'my-hexagon'"):
+        shapes.get("hexagon")
 
 
 def test_misspelt_places_and_names_get_a_suggestion(

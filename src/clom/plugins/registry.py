@@ -95,7 +95,7 @@ class Registry(Generic[T]):
                     f"'{shorten(name)}' names code, which is loaded only if the command itself names it: pass "
                     f"--plugin {shorten(name.rpartition(':')[0])} and give the {self.kind} by its name alone."
                 )
-            raise unknown(self.kind, name, self._all())
+            raise unknown(self.kind, name, [*self._all(), *self._unregistered()])
         return self._all()[name]
 
     def get(self, name: str) -> T:
@@ -147,12 +147,16 @@ class Registry(Generic[T]):
 
     def _register_from_plugins(self, name: str) -> bool:
         """Whether a plug-in holds something of this kind under that name, which it did not register itself."""
-        for module in loaded_modules():
-            for attribute, thing in self._candidates(module):
-                if _usual_name(attribute, thing) == name:
-                    self.register(name)(thing)
-                    return True
-        return False
+        found = self._unregistered()
+        if name in found:
+            self.register(name)(found[name])
+        return name in found
+
+    def _unregistered(self) -> dict[str, T]:
+        """The things of this kind that plug-ins define without registering them, by the names they would get."""
+        known = {entry.place for entry in self._all().values()}
+        things = [candidate for module in loaded_modules() for candidate in self._candidates(module)]
+        return {_usual_name(attribute, thing): thing for attribute, thing in things if _place_of(thing) not in known}
 
     def _candidates(self, module: ModuleType) -> Iterator[tuple[str, T]]:
         """The things of this kind that a module defines."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,10 +11,14 @@ from typing import Any
 
 import pytest
 
+import plugin_files
 from clom.errors import UserError
+from clom.plugins import load_plugin
 from clom.serve.lessons import worker
 from clom.serve.lessons.stored_lesson import Assignment, StoredLesson
+from clom.serve.worker_process import WorkerProcess
 from clom.storage.model_file import load_model
+from plugin_files import write
 from serve.running import pictures, warm_model
 
 
@@ -24,6 +29,17 @@ def model(tmp_path: Path) -> Path:
 
 def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_process_loads_the_plugins_of_the_server(model: Path, tmp_path: Path) -> None:
+    """A model of a plug-in could not be read without it."""
+
+    async def events() -> list[str]:
+        return [event["event"] async for event in WorkerProcess("inspect", model, 1, 0).events()]
+
+    with plugin_files.clean():
+        load_plugin(write(tmp_path, "my_file.py", """print('{"event": "plug-in loaded"}', flush=True)"""))
+        assert asyncio.run(events()) == ["plug-in loaded", "done"]
 
 
 def test_learning_is_told_step_by_step(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

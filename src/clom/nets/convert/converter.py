@@ -207,7 +207,10 @@ class Converter:
             spread = value.spread * math.prod(value.shape[2:])
             self.values[node] = replace(value, ref=Ref(node.name), shape=shape, spread=spread, fresh=False)
         else:
-            raise self._refusal(node, f"reshapes {value.shape[1:]} into {shape[1:]}: only flattening keeps units apart")
+            raise self._refusal(
+                node,
+                f"reshapes {value.shape[1:]} into {shape[1:]}: only reshaping to [images, numbers] keeps units apart",
+            )
 
     def _mean(self, node: fx.Node) -> None:
         value = self._input(node)

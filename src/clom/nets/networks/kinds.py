@@ -105,13 +105,20 @@ def _annotations(name: str, maker: Maker) -> dict[str, Any]:
         raise UserError(f"The annotations of the network '{name}' cannot be read: {why(problem)}.") from problem
 
 
+class BroughtSettings(NetSettings):
+    """Of a network that somebody brings: its class is made when it is registered, so that pickles name its kind."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return read_net_settings, (self.model_dump(),)
+
+
 def _with_kind(name: str, given: type[BaseModel]) -> type[NetSettings]:
     """The class itself if its `kind` is this name, else one derived from it whose is."""
     field = given.model_fields.get("kind")
     if issubclass(given, NetSettings) and field is not None and field.default == name:
         return given
-    bases = (given,) if issubclass(given, NetSettings) else (given, NetSettings)
-    return cast(type[NetSettings], create_model(given.__name__, __base__=bases, kind=_fixed(name)))
+    made = create_model(given.__name__, __base__=(given, BroughtSettings), kind=_fixed(name))
+    return cast(type[NetSettings], made)
 
 
 def _fixed(name: str) -> Any:
@@ -137,7 +144,7 @@ def _from_keywords(
                 f"The network '{name}' cannot be set from a file: its parameter '{key}' "
                 + ("takes no plain data. Give it a default." if usable else "must have another name, or a default.")
             )
-    return create_model(name, __base__=NetSettings, kind=_fixed(name), **fields)
+    return create_model(name, __base__=BroughtSettings, kind=_fixed(name), **fields)
 
 
 def _type_of(default: object) -> Any:
