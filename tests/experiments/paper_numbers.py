@@ -5,6 +5,7 @@ They are typed from the publications and from the code that the paper's authors 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,7 +102,8 @@ CLOM = {
     **under("learning", contrastive(batch=mnist_or(256, 128), weight_decay=0.0)),
 }
 
-# HAT (joansj/hat), training loop: SGD without momentum or decay, up to 200 epochs, no augmentation.
+# HAT (joansj/hat), training loop: SGD without momentum or decay, up to 200 epochs, no augmentation; lr / 3 after 5 bad
+# epochs, stop below 1e-4, restore the best.
 HAT = {
     **CALIBRATED,
     "attention.s_max": 400,
@@ -109,6 +111,8 @@ HAT = {
     "attention.sparsity_rest": 0.75,
     "attention.binary": True,
     **under("learning.plan", plan(200, 64)),
+    **under("learning.plan.plateau", {"monitor": "loss", "patience": 5, "drop": 1 / 3, "smallest_lr": 1e-4}),
+    **under("learning.plan.plateau", {"stop": True, "restore_best": True}),
     **under("learning.optimiser", sgd(0.05)),
     **under("learning.gates_optimiser", sgd(0.05)),
     **under("learning.augmentation", shifted(flip=False, shift=0)),
@@ -164,6 +168,13 @@ TABLE: dict[str, Numbers] = {
         "learning.plan.schedule.every": mnist_or("step", "epoch"),
         "learning.plan.schedule.steps": mnist_or([], [80, 120, 160, 180]),
         "learning.plan.schedule.drop": mnist_or(0.1, [0.1, 0.1, 0.1, 0.5]),
+        # ReduceLROnPlateau of the accuracy with a factor of sqrt(0.1), patience 5 and min_lr 0.5e-6.
+        "learning.plan.plateau.monitor": mnist_or(ABSENT, "accuracy"),
+        "learning.plan.plateau.patience": mnist_or(ABSENT, 5),
+        "learning.plan.plateau.drop": mnist_or(ABSENT, math.sqrt(0.1)),
+        "learning.plan.plateau.smallest_lr": mnist_or(ABSENT, 5e-7),
+        "learning.plan.plateau.stop": mnist_or(ABSENT, False),
+        "learning.plan.plateau.restore_best": mnist_or(ABSENT, False),
         **under("learning.optimiser", adam(1e-3)),
         **under("learning.augmentation", shifted(flip=mnist_or(False, True), shift=mnist_or(0, 4))),
     },

@@ -73,6 +73,27 @@ def test_an_interrupted_phase_ends_like_an_uninterrupted_one(interrupted_after: 
     assert torch.equal(again[1], trace)
 
 
+@pytest.mark.parametrize("found", [False, True])
+def test_a_phase_may_end_early_and_stays_ended(found: bool) -> None:
+    """What says so is part of the snapshot, which is taken although none is due."""
+
+    def walk(checkpoints: Checkpoints | None) -> list[int]:
+        context, last = TrainingContext(checkpoints=checkpoints), torch.zeros(())
+        context.attach(nn.Linear(1, 1))
+        taken = []
+        for step in context.steps(9, last, ended=lambda: bool(last == 2)):
+            taken.append(step)
+            last.fill_(step)
+        assert last == 2
+        return taken
+
+    first = InMemory()
+    assert walk(first if found else None) == [0, 1, 2]
+    if found:
+        assert [(snapshot.step, snapshot.total) for snapshot in first.saved] == [(2, 9), (3, 9)]
+        assert walk(InMemory(first.saved)) == []
+
+
 def test_snapshots_are_taken_when_due_and_at_the_end() -> None:
     checkpoints = InMemory()
     random_walk(checkpoints)

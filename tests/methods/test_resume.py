@@ -21,6 +21,7 @@ from clom.testing.methods import check_equal
 PLAN = {"epochs": 2, "batch": 8}
 LARS = {"kind": "lars", "lr": 0.1, "momentum": 0.9}
 BY_SGD = {"plan": PLAN, "optimiser": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}
+IMPATIENT = {"monitor": "accuracy", "patience": 1, "drop": 1e-3}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in PAPER_METHODS},
     "clom, LARS, head by SGD": (
@@ -28,6 +29,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"learning": {"head": BY_SGD, "cross_entropy": 1.0, "optimiser": LARS, "gates_optimiser": LARS}},
     ),
     "clom, soft gates": ("clom", {"attention": {"binary": False, "s_max": 4.0}}),
+    "hat, plateau": ("hat", {"learning": {"plan": {**PLAN, "epochs": 6, "plateau": IMPATIENT}}}),
+    "hypernet, plateau": (
+        "hypernet",
+        {"learning": {"plan": {**PLAN, "plateau": {**IMPATIENT, "stop": False}}}},
+    ),
     "supsup-ood, head by SGD": ("supsup-ood", {"learning": {"head": BY_SGD}}),
     "ccg, generative": ("ccg", {"rehearsal": "generative", "wgan": {"steps": 5, "width": 4, "batch": 8}}),
     "mnemonics, bilevel": (
@@ -45,6 +51,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "muc, noise": ("muc", {"ood": "noise"}),
     "derpp, full reservoir": ("derpp", {"memory": {"size": 10}}),
 }
+QUICK = (*PAPER_METHODS, "hat, plateau", "hypernet, plateau")
 
 
 class Crash(Exception):
@@ -102,13 +109,13 @@ def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     inner = {
         name: merged(settings[name], value)
         for name, value in changes.items()
-        if isinstance(value, dict) and isinstance(settings[name], dict) and name not in ("head", "switching")
+        if isinstance(value, dict) and isinstance(settings.get(name), dict) and name not in ("head", "switching")
     }
     return settings | changes | inner
 
 
 @pytest.mark.parametrize(
-    "variant", [name if name in PAPER_METHODS else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+    "variant", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
 )
 def test_interrupted_training_is_bit_identical(variant: str, tiny_stream: Stream, tmp_path: Path) -> None:
     method = make(*VARIANTS[variant]).learn(tiny_stream[0])

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Protocol
 
 import torch
@@ -121,18 +122,23 @@ class TrainingContext:
         if self.checkpoints is not None and self._between_steps:
             self.checkpoints.stop_if_requested()
 
-    def steps(self, total: int, *parts: State) -> Iterator[int]:
+    def steps(self, total: int, *parts: State, ended: Callable[[], bool] = lambda: False) -> Iterator[int]:
         """The steps of one phase: 0 to `total` - 1, or the remaining ones after an interruption.
 
         `parts` is everything the phase changes besides the method itself: optimisers, random generators, networks that
-        are not (yet) part of the method.
+        are not (yet) part of the method. After a step for which `ended` is true no more follow; it depends on `parts`.
         """
         if self.checkpoints is None or self._method is None:
-            return iter(range(total))
-        return self._recorded_steps(self.checkpoints, self._method, total, parts)
+            return takewhile(lambda _: not ended(), range(total))
+        return self._recorded_steps(self.checkpoints, self._method, total, parts, ended)
 
     def _recorded_steps(
-        self, checkpoints: Checkpoints, method: nn.Module, total: int, parts: Sequence[State]
+        self,
+        checkpoints: Checkpoints,
+        method: nn.Module,
+        total: int,
+        parts: Sequence[State],
+        ended: Callable[[], bool],
     ) -> Iterator[int]:
         phase, self._phases = self._phases, self._phases + 1
         snapshot = checkpoints.latest(phase)
@@ -141,13 +147,13 @@ class TrainingContext:
             _restore(snapshot, method, phase, total, parts)
             set_random_states(snapshot.torch_randomness, self._device)
             step = snapshot.step
-        while step < total:
+        while step < total and not ended():
             self._between_steps = False
             yield step
             self._between_steps = True
             step += 1
             # The end of a phase is always saved: without it the next phase could not be reached after a restart.
-            if (step == total or checkpoints.due()) and _is_finite(method):
+            if (step == total or ended() or checkpoints.due()) and _is_finite(method):
                 states = _on_cpu([_state_of(part) for part in parts])
                 own = _on_cpu(dict(method.state_dict()))
                 checkpoints.save(Snapshot(phase, step, total, own, states, get_random_states(self._device)))

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 from torch.optim import Optimizer
 
 from clom.learning.context import State, TrainingContext
 from clom.learning.distributed import average_gradients
 from clom.learning.progress import Progress
-from clom.learning.schedule import Schedule
+from clom.learning.schedule import Plateau, PlateauTracker, Schedule, Validator
 from clom.settings import Positive, Settings
 
 
@@ -24,6 +25,14 @@ class Plan(Settings):
     epochs: Positive = 30
     batch: Positive = 32
     schedule: Schedule = Schedule()
+    plateau: Plateau | None = None
+    """Also lower the rate by validation scores; the factors of schedule and plateau multiply."""
+
+    @model_serializer(mode="wrap")
+    def _without_plateau(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Plans without a plateau are written as before the setting existed, so that older runs are recognised."""
+        values: dict[str, Any] = dump(self)
+        return {name: value for name, value in values.items() if name != "plateau" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -99,12 +108,14 @@ def fit(
     phase: str = "learning",
     before_step: Callable[[], None] | None = None,
     after_step: Callable[[], None] | None = None,
+    validator: Validator | None = None,
     context: TrainingContext | None = None,
 ) -> None:
     """Minimise `loss_of` over `plan.epochs` epochs of `n_samples` samples.
 
     `state` is everything else that changes and is not part of the method or passed here: generators that `loss_of`
     draws from, networks outside the method. An interrupted task needs it to resume (`clom.learning.context`).
+    `plan.plateau` needs a `validator`, and may end the training before the last epoch.
     """
     context = context or TrainingContext()
     base_rates = [group["lr"] for group in optimiser.param_groups]
@@ -113,12 +124,21 @@ def fit(
     total = plan.epochs * batches.per_epoch
     # Gradients of float16 underflow unless the loss is scaled; otherwise the scaler does nothing.
     scaler = torch.amp.GradScaler(device.type, enabled=context.precision == "float16")
-    scaler_state = [scaler] if scaler.is_enabled() else []
-    for step in context.steps(total, optimiser, batches, *state, *scaler_state):
+    more_state: list[State] = [scaler] if scaler.is_enabled() else []
+    plateau = None if plan.plateau is None else PlateauTracker(plan.plateau, validator, max(base_rates))
+    if plateau is not None:
+        more_state.append(plateau)
+
+    def ended() -> bool:
+        return plateau is not None and plateau.ended
+
+    for step in context.steps(total, optimiser, batches, *state, *more_state, ended=ended):
         epoch, number = divmod(step, batches.per_epoch)
         position = number / batches.per_epoch
         for group, rate in zip(optimiser.param_groups, base_rates, strict=True):
             group["lr"] = rate * plan.schedule.factor(epoch + position, plan.epochs)
+            if plateau is not None:
+                group["lr"] *= plateau.factor
         loss = loss_of(Batch(batches.next(), position, step))
         optimiser.zero_grad(set_to_none=True)
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -130,4 +150,9 @@ def fit(
         scaler.update()
         if after_step is not None:
             after_step()
-        context.report_step(Progress(task, phase, step + 1, total, epoch + 1, plan.epochs), loss)
+        if plateau is not None and number == batches.per_epoch - 1:
+            plateau.after_epoch()
+        done = total if ended() else step + 1
+        context.report_step(Progress(task, phase, done, total, epoch + 1, plan.epochs), loss)
+    if plateau is not None:
+        plateau.restore_best()

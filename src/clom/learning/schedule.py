@@ -1,13 +1,20 @@
-"""Learning-rate schedules, as a factor of the optimiser's base learning rate."""
+"""Learning-rate schedules, as a factor of the optimiser's base learning rate: by epoch, and by validation scores."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Self
 
+import torch
 from pydantic import model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from clom.settings import NonNegative, PositiveNumber, Settings
+from clom.data.images import Images, to_unit
+from clom.errors import UserError
+from clom.settings import NonNegative, Positive, PositiveNumber, Settings, Share
 
 
 class Schedule(Settings):
@@ -49,3 +56,117 @@ class Schedule(Settings):
             done = sum(position >= step for step in self.steps)
             return math.prod(self.drop[:done]) if isinstance(self.drop, tuple) else self.drop**done
         return 1.0
+
+
+# --- by validation scores ---------------------------------------------------------------------------------------------
+
+
+class Plateau(Settings):
+    """Lower the learning rate when the validation score stops improving. The defaults are HAT's."""
+
+    monitor: Literal["loss", "accuracy"] = "loss"
+    patience: Positive = 5
+    """Epochs in a row without a new best after which the learning rate is multiplied by `drop`."""
+    drop: Share = 1 / 3
+    smallest_lr: PositiveNumber = 1e-4
+    stop: bool = True
+    """Stop training once the rate would fall below `smallest_lr`; otherwise keep that rate."""
+    restore_best: bool = True
+    """End with the weights of the best epoch instead of those of the last."""
+
+
+class ValidationScores(NamedTuple):
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Validator:
+    """Scores a network on validation images while it is being trained."""
+
+    images: Images
+    outputs_of: Callable[[Tensor], tuple[Tensor, Tensor]]
+    """Logits of images in [0, 1], and what the training loss adds to the cross-entropy."""
+    modules: Sequence[nn.Module]
+    """Everything that is trained: scored in evaluation mode, and restored to its best state."""
+
+    @torch.no_grad()
+    def scores(self, batch: int = 256) -> ValidationScores:
+        training = [module.training for module in self.modules]
+        for module in self.modules:
+            module.eval()
+        loss, right = torch.zeros(2, dtype=torch.float64).unbind()
+        for start in range(0, len(self.images), batch):
+            part = self.images[slice(start, start + batch)]
+            images = to_unit(part.pixels).contiguous(memory_format=torch.channels_last)
+            outputs, penalty = self.outputs_of(images)
+            loss += (F.cross_entropy(outputs, part.labels, reduction="sum") + len(part) * penalty).cpu()
+            right += (outputs.argmax(1) == part.labels).sum().cpu()
+        for module, mode in zip(self.modules, training, strict=True):
+            module.train(mode)
+        return ValidationScores(float(loss) / len(self.images), float(right) / len(self.images))
+
+
+class PlateauTracker:
+    """The state of a `Plateau` rule during one phase of training; part of the phase's snapshots."""
+
+    def __init__(self, settings: Plateau, validator: Validator | None, lr: float) -> None:
+        """`lr` is the rate that training begins with."""
+        if validator is None:
+            raise UserError("This phase of training has no validation score, which plan.plateau needs: leave it out.")
+        if not len(validator.images):
+            raise UserError(
+                "plan.plateau needs validation images, and this task has none. Set data.validation to a share of the "
+                "training images, for example 0.1, or leave it out."
+            )
+        self.settings, self.validator, self.lr = settings, validator, lr
+        self.factor = 1.0
+        """By what the learning rate has been multiplied so far."""
+        self.ended = False
+        self._best = math.inf
+        self._since_best = 0
+        self._best_states: list[dict[str, Tensor]] = []
+
+    def after_epoch(self) -> None:
+        scores = self.validator.scores()
+        value = scores.loss if self.settings.monitor == "loss" else -scores.accuracy
+        if value < self._best:
+            self._best, self._since_best = value, 0
+            if self.settings.restore_best:
+                self._best_states = [_copied(module.state_dict()) for module in self.validator.modules]
+            return
+        self._since_best += 1
+        if self._since_best >= self.settings.patience:
+            self._since_best = 0
+            self._lower()
+
+    def _lower(self) -> None:
+        smallest = self.settings.smallest_lr / self.lr
+        self.factor *= self.settings.drop
+        if self.factor < smallest:
+            self.ended = self.settings.stop
+            self.factor = smallest
+
+    def restore_best(self) -> None:
+        """Restore the weights of the best epoch, with `settings.restore_best`."""
+        if self._best_states:
+            for module, state in zip(self.validator.modules, self._best_states, strict=True):
+                module.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "factor": self.factor,
+            "ended": self.ended,
+            "best": self._best,
+            "since_best": self._since_best,
+            "best_states": self._best_states,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.factor, self.ended = state["factor"], state["ended"]
+        self._best, self._since_best = state["best"], state["since_best"]
+        self._best_states = state["best_states"]
+
+
+def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in state.items()}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
 
-from clom.data.images import to_unit
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clom.data.images import Images, to_unit
 from clom.data.stream import Stream
 from clom.learning.context import TrainingContext
 from clom.learning.learners.cross_entropy import CrossEntropy, CrossEntropySettings
 from clom.learning.loop import Plan
 from clom.learning.optim import OptimiserSettings
 from clom.learning.protection.hard_attention import HardAttention, HardAttentionSettings
+from clom.learning.schedule import Plateau, ValidationScores, Validator
 from clom.nets import AlexNetSettings, make_net
 
 NET = AlexNetSettings(channels=(12, 12, 16), hidden=24, paddings=(1, 1, 0), pools=(2, 2, 1), dropout=(0.0, 0.0))
@@ -33,6 +38,35 @@ def test_features_and_head_learn_the_classes(tiny_stream: Stream) -> None:
     assert float((scores.argmax(1) == test.labels).float().mean()) > 0.9
     assert not protection.training
     assert CrossEntropy.rotations == 1
+
+
+def test_a_plateau_keeps_the_epoch_that_is_best_with_final_gates(
+    tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compared is the whole loss, sparsity included, of validation images and gates at s_max. Their labels are
+    wrong here, so that an early epoch is the best."""
+    images = Images(tiny_stream[0].validation.pixels, 1 - tiny_stream[0].validation.labels)
+    scores_of, found = Validator.scores, list[ValidationScores]()
+
+    def recorded(validator: Validator) -> ValidationScores:
+        found.append(scores_of(validator))
+        return found[-1]
+
+    monkeypatch.setattr(Validator, "scores", recorded)
+    torch.manual_seed(0)
+    protection = HardAttention(make_net(NET, 8), HardAttentionSettings(sparsity_first=0.2))
+    protection.add_task()
+    plan = Plan(epochs=30, batch=8, plateau=Plateau(patience=3, drop=1e-9))
+    fast = OptimiserSettings(kind="adam", lr=0.02)
+    settings = CrossEntropySettings(plan=plan, optimiser=fast)
+    head = CrossEntropy(settings).learn(protection, 0, replace(tiny_stream[0], validation=images), 0, TrainingContext())
+    best = min(score.loss for score in found)
+    assert [score.loss for score in found].index(best) == len(found) - 4 < 26
+    with torch.no_grad():
+        features, penalty = protection.training_features(to_unit(images.pixels), 0, 1.0)
+        loss = F.cross_entropy(head(features), images.labels) + penalty
+    assert float(penalty) > 0.05
+    assert float(loss) == pytest.approx(best, rel=1e-5)
 
 
 def test_the_seed_decides(tiny_stream: Stream) -> None:

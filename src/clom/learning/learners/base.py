@@ -17,6 +17,7 @@ from clom.learning.context import TrainingContext
 from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection.base import Protection
+from clom.learning.schedule import Validator
 from clom.nets.data_parallel import split_over_ranks
 from clom.settings import Positive, Settings
 
@@ -57,6 +58,7 @@ def train_features(
     randomness: torch.Generator,
     context: TrainingContext,
     phase: str = "learning",
+    validator: Validator | None = None,
 ) -> None:
     """Minimise `loss_of` over the weights the task may change, its mask and the learner's `extra` modules.
 
@@ -82,6 +84,7 @@ def train_features(
         phase=phase,
         before_step=protection.before_step,
         after_step=protection.after_step,
+        validator=validator,
         context=context,
     )
 

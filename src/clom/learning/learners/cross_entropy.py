@@ -19,6 +19,7 @@ from clom.learning.learners.base import (
 )
 from clom.learning.loop import Batch, generator
 from clom.learning.protection.base import Protection
+from clom.learning.schedule import Validator
 
 
 class CrossEntropySettings(TrainingSettings):
@@ -44,7 +45,14 @@ class CrossEntropy(Learner):
             features, penalty = protection.training_features(images, number, batch.sweep_position(settings.sweep))
             return F.cross_entropy(head(features), task.train.labels[batch.index]) + penalty
 
-        train_features(protection, number, task, seed, settings, loss_of, [head], randomness, context)
+        def outputs_of(images: Tensor) -> tuple[Tensor, Tensor]:
+            features, penalty = protection.training_features(images, number, 1.0)  # s_max, as in use
+            return head(features), penalty
+
+        validator = Validator(task.validation, outputs_of, [protection, head])
+        train_features(
+            protection, number, task, seed, settings, loss_of, [head], randomness, context, validator=validator
+        )
         recompute_norms(
             protection, number, training_views(task, settings.augmentation, 1, generator(seed, "settle", number))
         )

@@ -20,6 +20,7 @@ from clom.data.views import Augmentation, augment
 from clom.learning.context import TrainingContext
 from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.optim import OptimiserSettings, make_optimiser
+from clom.learning.schedule import Validator
 from clom.methods.families.base import Blocks, LearnedTask, Method, seeded
 from clom.methods.hypernet.targets import (
     MlpTargetSettings,
@@ -148,6 +149,9 @@ class HyperNet(Method):
                 vectors = list(self.task_vectors)[:number]
                 add_regulariser(self.hypernetwork, optimiser, vectors, old, self.settings.beta)
 
+        def validation_outputs(images: Tensor) -> tuple[Tensor, Tensor]:
+            return self._run(self._generate(number), images, number, training=False), images.new_zeros(())
+
         fit(
             loss_of,
             optimiser,
@@ -157,6 +161,7 @@ class HyperNet(Method):
             state=[randomness],
             task=number,
             before_step=regularise,
+            validator=Validator(task.validation, validation_outputs, [self]),
             context=context,
         )
         self.requires_grad_(False)
