@@ -1,4 +1,4 @@
-"""The catalogue: files are found where they lie, fetched where they do not, and their absence is explained."""
+"""Data sets by name: local files, downloads, registered functions, and errors for missing files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REAL = Path(os.environ.get("CLOM_DATA") or Path(__file__).parents[3] / "shared" 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test sees the developer's data or cache unless it asks for it by path."""
+    """Hide the developer's data and cache unless a test uses an explicit path."""
     monkeypatch.delenv("CLOM_DATA", raising=False)
     monkeypatch.setattr(catalog, "cache_folder", lambda: tmp_path / "cache")
     return tmp_path / "cache"
@@ -94,7 +94,7 @@ def test_search_path_order(tmp_path: Path, own_cache: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("where", ["given", "env", "cache"])
-def test_mnist_is_found_zipped_or_not(
+def test_mnist_is_found_compressed_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, zipped: bool
 ) -> None:
     files = mnist_files()
@@ -111,7 +111,7 @@ def test_mnist_is_found_zipped_or_not(
 @pytest.mark.parametrize(
     ("name", "folder"), [("fashion-mnist", "FashionMNIST"), ("kmnist", "KMNIST"), ("notmnist", "notMNIST")]
 )
-def test_sets_for_ood_may_only_test(tmp_path: Path, name: str, folder: str) -> None:
+def test_ood_sets_need_no_training_files(tmp_path: Path, name: str, folder: str) -> None:
     place(mnist_files(train=False), tmp_path / folder / "raw")
     found = catalog.load(name, tmp_path, download=False)
     assert (len(found.train), len(found.test), len(found.class_names)) == (0, 10, 10)
@@ -149,20 +149,20 @@ def test_cifar100_uses_fine_labels(tmp_path: Path) -> None:
     assert found.test.labels.tolist() == [99, 0, 5, 5]
 
 
-def test_label_beyond_the_classes_names_the_file(tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_label_names_the_file(tmp_path: Path) -> None:
     bad = {b"data": np.zeros((1, 3072), np.uint8), b"labels": [10]}
     place(cifar10_files() | {"data_batch_3": pickle.dumps(bad, 2)}, tmp_path / "cifar-10-batches-py")
     with pytest.raises(DataError, match="data_batch_3: expected labels from 0 to 9, found 10 to 10"):
         catalog.load("cifar10", tmp_path, download=False)
 
 
-# --- absence ---
+# --- missing files ---
 
 
 @pytest.mark.parametrize(
     ("name", "folder"), [("mnist", "MNIST/raw"), ("svhn", "SVHN"), ("cifar100", "cifar-100-python")]
 )
-def test_absent_data_is_explained_in_one_sentence(tmp_path: Path, own_cache: Path, name: str, folder: str) -> None:
+def test_the_error_for_missing_data_is_one_sentence(tmp_path: Path, own_cache: Path, name: str, folder: str) -> None:
     assert not catalog.available(name, tmp_path)
     with pytest.raises(DataError) as caught:
         catalog.load(name, tmp_path, download=False)
@@ -180,7 +180,7 @@ def test_set_without_published_md5_is_never_downloaded(monkeypatch: pytest.Monke
         catalog.load("kmnist", tmp_path)
 
 
-def test_incomplete_folder_says_what_is_missing(tmp_path: Path) -> None:
+def test_the_error_for_an_incomplete_folder_names_the_missing_files(tmp_path: Path) -> None:
     files = mnist_files()
     del files["t10k-labels-idx1-ubyte.gz"]
     place(files, tmp_path / "MNIST" / "raw")
@@ -189,7 +189,7 @@ def test_incomplete_folder_says_what_is_missing(tmp_path: Path) -> None:
         catalog.load("mnist", tmp_path, download=False)
 
 
-# --- sets that people bring ---
+# --- registered functions ---
 
 
 def two_birds(name: str = "any") -> DataSet:
@@ -197,7 +197,7 @@ def two_birds(name: str = "any") -> DataSet:
     return DataSet(name, ("robin", "wren"), images, images)
 
 
-def test_registered_function_is_a_data_set_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_function_is_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Path | None] = []
 
     @register_dataset("birds")
@@ -219,7 +219,7 @@ def test_registered_function_is_a_data_set_like_any_other(tmp_path: Path, monkey
         catalog.load("bird")
 
 
-def test_function_may_have_no_arguments_and_live_in_a_file(tmp_path: Path) -> None:
+def test_a_function_may_have_no_arguments_and_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "my_sets.py"
     file.write_text(
         "import torch\n"
@@ -233,7 +233,7 @@ def test_function_may_have_no_arguments_and_live_in_a_file(tmp_path: Path) -> No
     assert SETS.entry("bees").origin == "file my_sets.py"
 
 
-def test_what_is_no_data_set_is_refused_in_one_sentence() -> None:
+def test_anything_but_a_data_set_is_rejected() -> None:
     with pytest.raises(UserError, match=r"There is a data set 'mnist' already \(built in\)"):
         register_dataset("mnist")(two_birds)
     with pytest.raises(UserError, match=r"function that returns a clom.DataSet, not 7"):
@@ -257,7 +257,7 @@ def test_what_is_no_data_set_is_refused_in_one_sentence() -> None:
         catalog.load("broken")
 
 
-# --- downloads, from a server of our own ---
+# --- downloads, from a local server ---
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -267,7 +267,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A folder and the address under which it is served."""
+    """A folder and the URL at which it is served."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     root = tmp_path / "web"
     root.mkdir()
@@ -321,10 +321,12 @@ def test_archive_is_unpacked_into_the_cache(
     place({"cifar-10-python.tar.gz": archive}, root)
     serve_from(monkeypatch, "cifar10", address, {"cifar-10-python.tar.gz": archive})
     assert len(catalog.load("cifar10").train) == 50
-    assert [path.name for path in own_cache.iterdir()] == ["cifar-10-batches-py"], "archive and scraps are gone"
+    assert [path.name for path in own_cache.iterdir()] == ["cifar-10-batches-py"], (
+        "the archive and temporary files are removed"
+    )
 
 
-def test_wrong_md5_is_refused(web: tuple[Path, str], own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_md5_is_rejected(web: tuple[Path, str], own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, address = web
     place(dict.fromkeys(mnist_files(), b"something else"), root)
     serve_from(monkeypatch, "mnist", address, mnist_files())
@@ -333,7 +335,7 @@ def test_wrong_md5_is_refused(web: tuple[Path, str], own_cache: Path, monkeypatc
     assert not list(own_cache.rglob("*.gz"))
 
 
-def test_offline_is_one_clear_sentence(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_a_network_is_one_sentence(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -380,7 +382,7 @@ def test_archive_never_writes_outside(tmp_path: Path, name: str, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["tar.gz", "zip"])
-def test_sound_and_cut_archives(tmp_path: Path, kind: str) -> None:
+def test_valid_and_truncated_archives(tmp_path: Path, kind: str) -> None:
     content = (tar_of if kind == "tar.gz" else zip_of)({"a/b": os.urandom(5000)})
     (tmp_path / f"good.{kind}").write_bytes(content)
     catalog.unpack(tmp_path / f"good.{kind}", tmp_path / "out")
@@ -402,7 +404,7 @@ def test_slow_packages_are_imported_only_when_used(module: ModuleType) -> None:
     assert not {name for name in imported if name and name.partition(".")[0] in ("pooch", "sklearn", "scipy")}
 
 
-# --- the real files, where they are ---
+# --- the real files, if available ---
 
 
 def real(name: str) -> Path:
@@ -453,7 +455,7 @@ def test_real_cifar100() -> None:
 
 
 def test_real_tiny_imagenet(tmp_path: Path) -> None:
-    """Three of its classes, by links: all 15,000 files would take seconds."""
+    """Three of its classes, by symbolic links: all 15,000 files would take seconds."""
     source = real("tiny-imagenet") / "tiny-imagenet-200"
     root = tmp_path / "tiny-imagenet-200"
     (root / "val").mkdir(parents=True)

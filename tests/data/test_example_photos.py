@@ -1,3 +1,5 @@
+"""Generated example photos: the folders, and pictures that differ and show something."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_folders_to_learn_from_and_to_ask_about(folder: Path) -> None:
+def test_folders_for_training_and_inference(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["new", "other", "patterns", "shapes"]
     for task, classes in TASKS.items():
         pictures = read_folder(folder / task, 32)
@@ -27,12 +29,12 @@ def test_folders_to_learn_from_and_to_ask_about(folder: Path) -> None:
     assert len(list(folder.glob("other/*.png"))) == 2
 
 
-def test_no_two_are_alike(folder: Path) -> None:
+def test_all_pictures_differ(folder: Path) -> None:
     contents = [path.read_bytes() for path in folder.rglob("*.png")]
     assert len(set(contents)) == len(contents) == 44
 
 
-def test_they_show_something(folder: Path) -> None:
+def test_pictures_are_not_empty(folder: Path) -> None:
     for path in folder.rglob("*.png"):
         image = Image.open(path)
         assert image.size == (SIZE, SIZE)
@@ -42,7 +44,7 @@ def test_they_show_something(folder: Path) -> None:
         assert most < 0.92 * SIZE * SIZE, path
 
 
-def test_the_seed_decides(folder: Path, tmp_path: Path) -> None:
+def test_pictures_depend_on_the_seed(folder: Path, tmp_path: Path) -> None:
     write_example_photos(tmp_path / "same", per_class=1, per_class_new=1)
     write_example_photos(tmp_path / "else", per_class=1, per_class_new=1, seed=7)
     name = "shapes/stars/00.png"

@@ -1,3 +1,5 @@
+"""Expanding files, folders and patterns."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -29,19 +31,19 @@ def test_files_folders_and_patterns() -> None:
     assert found("i?") == ["in/c.png", "in/deep/d.png"]
 
 
-def test_each_once() -> None:
+def test_no_duplicates() -> None:
     assert found("a.png", "*.png", "a.png") == ["a.png", "odd [1].png"]
 
 
-def test_a_name_that_looks_like_a_pattern_is_a_name() -> None:
+def test_an_existing_name_with_pattern_characters_is_a_file() -> None:
     assert found("odd [1].png") == ["odd [1].png"]
 
 
-def test_what_is_named_is_taken_even_if_hidden() -> None:
+def test_an_explicit_hidden_file_is_included() -> None:
     assert found("in/.hidden.png") == ["in/.hidden.png"]
 
 
-def test_what_leads_nowhere_is_told() -> None:
+def test_places_without_files_are_reported() -> None:
     files, skipped = find_files(["a.png", "absent.png", "*.tif", "nothing"])
     assert len(files) == 1
     assert [(file.path.name, file.reason) for file in skipped] == [

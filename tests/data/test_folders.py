@@ -1,4 +1,4 @@
-"""Folders of pictures: every format and every kind of damage, in files that the tests make themselves."""
+"""Folders of pictures: every format and every kind of damage, in generated files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RED, BLUE = (200, 20, 30), (10, 40, 220)
 
 
 def halves(width: int = 40, height: int = 40) -> Image.Image:
-    """Red above, blue below: it shows which way is up."""
+    """Red above, blue below, so that the orientation is visible."""
     image = Image.new("RGB", (width, height), RED)
     image.paste(BLUE, (0, height // 2, width, height))
     return image
@@ -44,7 +44,7 @@ def png_chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A small PNG file of a black picture, which would fill gigabytes when decoded."""
+    """A small PNG file of a black picture that would need gigabytes when decoded."""
     header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
     packer = zlib.compressobj(1)
     row = bytes(1 + 3 * width)
@@ -84,17 +84,17 @@ def test_reads_every_format(ending: str, tmp_path: Path) -> None:
     assert close_to(picture, -3, BLUE, 10)
 
 
-def test_the_ending_of_the_name_means_nothing(tmp_path: Path) -> None:
+def test_the_file_extension_does_not_matter(tmp_path: Path) -> None:
     halves().save(tmp_path / "a.png")
     (tmp_path / "a.png").rename(tmp_path / "a.jpg")
     assert close_to(read_picture(tmp_path / "a.jpg", SIZE), 2, RED)
 
 
 @pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tif"])
-def test_every_exif_orientation_is_turned_upright(ending: str, tmp_path: Path) -> None:
+def test_every_exif_orientation_is_applied(ending: str, tmp_path: Path) -> None:
     upright = noise(width=48, height=32).resize((12, 8)).resize((48, 32), Image.Resampling.BICUBIC)
     turns = Image.Transpose
-    stored = {  # how a camera that was held so and so stores the upright picture
+    stored = {  # the stored pixels for each orientation of the camera
         1: None,
         2: turns.FLIP_LEFT_RIGHT,
         3: turns.ROTATE_180,
@@ -115,7 +115,7 @@ def test_every_exif_orientation_is_turned_upright(ending: str, tmp_path: Path) -
         assert (read_picture(path, SIZE).float() - expected).abs().mean() < 6, orientation
 
 
-def test_a_picture_with_broken_exif_is_kept(tmp_path: Path) -> None:
+def test_a_picture_with_broken_exif_data_is_read(tmp_path: Path) -> None:
     for number, exif in enumerate(
         (b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0garbage", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff")
     ):
@@ -133,14 +133,14 @@ def test_cmyk_becomes_rgb(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["png", "tif"])
-def test_sixteen_bits_keep_their_brightness(ending: str, tmp_path: Path) -> None:
+def test_sixteen_bit_pictures_keep_their_brightness(ending: str, tmp_path: Path) -> None:
     for value, byte in ((0, 0), (257 * 100, 100), (65535, 255)):
         numbers = np.full((30, 20), value, np.uint16)
         Image.fromarray(numbers).save(tmp_path / f"a.{ending}")
         assert values_of(read_picture(tmp_path / f"a.{ending}", SIZE)) == {byte}
 
 
-def test_numbers_without_a_range_are_stretched(tmp_path: Path) -> None:
+def test_values_without_a_known_range_are_rescaled(tmp_path: Path) -> None:
     ramp = np.linspace(-3, 5, 64, dtype=np.float32)[:, None].repeat(64, 1)
     Image.fromarray(ramp).save(tmp_path / "f.tif")
     Image.fromarray((ramp * 1e6).astype(np.int32)).save(tmp_path / "i.tif")
@@ -157,8 +157,8 @@ def test_numbers_without_a_range_are_stretched(tmp_path: Path) -> None:
         read_picture(tmp_path / "nan.tif", SIZE)
 
 
-def test_transparency_is_white(tmp_path: Path) -> None:
-    seen = Image.new("RGBA", (40, 40), (0, 0, 0, 0))  # invisible black
+def test_transparent_pixels_become_white(tmp_path: Path) -> None:
+    seen = Image.new("RGBA", (40, 40), (0, 0, 0, 0))  # transparent black
     seen.paste((*BLUE, 255), (0, 20, 40, 40))
     seen.save(tmp_path / "rgba.png")
     Image.new("LA", (40, 40), (0, 0)).save(tmp_path / "la.png")
@@ -175,16 +175,16 @@ def test_transparency_is_white(tmp_path: Path) -> None:
     assert values_of(read_picture(tmp_path / "la.png", SIZE)) == {255}
 
 
-def test_invisible_colours_do_not_bleed(tmp_path: Path) -> None:
+def test_colours_of_transparent_pixels_do_not_bleed(tmp_path: Path) -> None:
     image = Image.new("RGBA", (64, 64), (0, 255, 0, 0))
     image.paste((*RED, 255), (0, 32, 64, 64))
     image.save(tmp_path / "a.png")
     red, green, blue = read_picture(tmp_path / "a.png", 5)[:, 2, 2].tolist()  # the row on the edge
-    assert red >= green - 1, "green from invisible pixels"
+    assert red >= green - 1, "green from transparent pixels"
     assert abs(green - blue) < 12
 
 
-def test_of_an_animation_the_first_frame(tmp_path: Path) -> None:
+def test_the_first_frame_of_an_animation_is_read(tmp_path: Path) -> None:
     for ending in ("gif", "webp", "png", "tif"):
         path = tmp_path / f"a.{ending}"
         Image.new("RGB", (20, 20), RED).save(path, save_all=True, append_images=[Image.new("RGB", (20, 20), BLUE)])
@@ -192,14 +192,14 @@ def test_of_an_animation_the_first_frame(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "I;16", "YCbCr"])
-def test_every_mode_gives_three_bytes_a_pixel(mode: str, tmp_path: Path) -> None:
+def test_every_mode_is_converted_to_rgb(mode: str, tmp_path: Path) -> None:
     path = tmp_path / ("a.jpg" if mode == "YCbCr" else "a.tif" if mode == "CMYK" else "a.png")
     image = Image.new("I;16", (9, 7), 30000) if mode == "I;16" else noise(width=9, height=7).convert(mode)
     image.save(path)
     assert read_picture(path, SIZE).shape == (3, SIZE, SIZE)
 
 
-def test_the_middle_square_is_taken(tmp_path: Path) -> None:
+def test_the_centre_square_is_read(tmp_path: Path) -> None:
     wide = Image.new("RGB", (90, 30), RED)
     wide.paste(BLUE, (30, 0, 60, 30))
     wide.save(tmp_path / "wide.png")
@@ -208,13 +208,13 @@ def test_the_middle_square_is_taken(tmp_path: Path) -> None:
     assert close_to(read_picture(tmp_path / "thin.png", SIZE), 0, BLUE, 0)
 
 
-def test_a_large_jpeg_is_shrunk_while_it_is_decoded(tmp_path: Path) -> None:
+def test_a_large_jpeg_is_downscaled_while_decoding(tmp_path: Path) -> None:
     image = halves(2400, 1600)
     image.save(tmp_path / "a.jpg")
     image.save(tmp_path / "a.png")
     with Image.open(tmp_path / "a.jpg") as opened:
         opened.draft(None, (SIZE, SIZE))
-        assert opened.size == (300, 200)  # what pillow promises, and what bounds the memory
+        assert opened.size == (300, 200)  # guaranteed by pillow, and bounds the memory
     difference = read_picture(tmp_path / "a.jpg", SIZE).int() - read_picture(tmp_path / "a.png", SIZE).int()
     assert difference.abs().max() <= 8
 
@@ -265,7 +265,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_bad_file_says_what_is_wrong(name: str, tmp_path: Path) -> None:
+def test_the_reason_for_a_bad_file(name: str, tmp_path: Path) -> None:
     make, reason = HOSTILE[name]
     (tmp_path / name).write_bytes(make())
     with pytest.raises(DataError, match=reason) as caught:
@@ -274,7 +274,7 @@ def test_a_bad_file_says_what_is_wrong(name: str, tmp_path: Path) -> None:
     assert name not in str(caught.value)
 
 
-def test_all_bad_files_are_listed_and_the_good_ones_read(tmp_path: Path) -> None:
+def test_bad_files_are_listed_and_good_ones_read(tmp_path: Path) -> None:
     good = make_class(tmp_path / "good", 6)
     make_class(tmp_path / "other")
     for name, (make, _) in HOSTILE.items():
@@ -302,8 +302,8 @@ def test_pipes_links_and_devices_do_not_hang(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits its own memory, which only Linux enforces")
-def test_a_bomb_costs_no_memory(tmp_path: Path) -> None:
-    """Read with next to no memory left: its header is enough to refuse it."""
+def test_a_decompression_bomb_needs_no_memory(tmp_path: Path) -> None:
+    """With almost no memory left: its header is enough to reject it."""
     (tmp_path / "bomb.png").write_bytes(bomb(30_000, 30_000))
     (tmp_path / "smaller.png").write_bytes(bomb(9_000, 9_000))
     halves().save(tmp_path / "good.png")
@@ -319,8 +319,8 @@ def test_a_bomb_costs_no_memory(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def test_the_largest_allowed_picture_stays_bounded(tmp_path: Path) -> None:
-    side = int(MAX_PIXELS**0.5) // 100 * 100 // 4  # a sixteenth: the test stays quick, memory goes with the pixels
+def test_the_memory_of_the_largest_allowed_picture_is_bounded(tmp_path: Path) -> None:
+    side = int(MAX_PIXELS**0.5) // 100 * 100 // 4  # a sixteenth, to keep the test fast; memory is proportional
     image = Image.new("RGBA", (side, side), (255, 0, 0, 128))
     image.save(tmp_path / "a.png")
     del image
@@ -330,7 +330,7 @@ def test_the_largest_allowed_picture_stays_bounded(tmp_path: Path) -> None:
 
 
 def outcome(path: Path) -> str:
-    """What comes of a file: a picture or a reason. Anything else is not caught and fails the test."""
+    """The result for a file: a picture or a reason. Any other exception fails the test."""
     try:
         assert read_picture(path, SIZE).shape == (3, SIZE, SIZE)
     except DataError as problem:
@@ -339,7 +339,7 @@ def outcome(path: Path) -> str:
 
 
 def test_damage_anywhere_is_never_fatal(tmp_path: Path) -> None:
-    """Bytes of good files changed at random: either a picture or a reason comes out, never anything else."""
+    """Random changes to the bytes of good files result in a picture or a reason, nothing else."""
     dice = random.Random(0)
     path = tmp_path / "file"
     outcomes = set()
@@ -360,7 +360,7 @@ def test_damage_anywhere_is_never_fatal(tmp_path: Path) -> None:
     st.sampled_from([b"", b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"II*\0", b"BM"]),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_bytes_are_refused_politely(content: bytes, start: bytes) -> None:
+def test_arbitrary_bytes_give_a_picture_or_a_reason(content: bytes, start: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.jpg"
         path.write_bytes(start + content)
@@ -370,22 +370,22 @@ def test_any_bytes_are_refused_politely(content: bytes, start: bytes) -> None:
 # -------------------------------------------------------------------------------------------------------------- folders
 
 
-def test_classes_and_files_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_classes_and_files_are_sorted_by_name(tmp_path: Path) -> None:
     for name in ("tulip", "Rose", "aster"):
         make_class(tmp_path / name)
-    told: list[tuple[int, int]] = []
-    found = read_folder(tmp_path, SIZE, on_file=lambda done, total: told.append((done, total)))
+    reports: list[tuple[int, int]] = []
+    found = read_folder(tmp_path, SIZE, on_file=lambda done, total: reports.append((done, total)))
     assert found.class_names == ("Rose", "aster", "tulip")
     assert [path.relative_to(tmp_path).as_posix() for path in found.paths] == [
         f"{name}/{number}.png" for name in found.class_names for number in range(5)
     ]
-    assert told == [(done, 15) for done in range(1, 16)]
+    assert reports == [(done, 15) for done in range(1, 16)]
     for row, path in enumerate(found.paths):
         assert torch.equal(found.images.pixels[row], read_picture(path, SIZE))
         assert found.class_names[int(found.images.labels[row])] == path.parent.name
 
 
-def test_names_are_spelt_the_same_on_every_system(tmp_path: Path) -> None:
+def test_names_are_normalised_to_nfc(tmp_path: Path) -> None:
     make_class(tmp_path / "cafe\u0301")
     make_class(tmp_path / "zebra")
     assert read_folder(tmp_path, SIZE).class_names == ("caf\u00e9", "zebra")
@@ -399,7 +399,7 @@ def refused(folder: Path, text: str) -> None:
         read_folder(folder, SIZE)
 
 
-def test_folders_that_cannot_be_learned_get_clear_answers(tmp_path: Path) -> None:
+def test_errors_for_folders_without_enough_pictures(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", "There is no folder")
     refused(tmp_path, "is empty.*one folder per class")
     halves().save(tmp_path / "loose.png")
@@ -416,7 +416,7 @@ def test_folders_that_cannot_be_learned_get_clear_answers(tmp_path: Path) -> Non
     assert len(read_folder(tmp_path, SIZE, least_images=4).images) == 9
 
 
-def test_nested_folders_get_clear_answers(tmp_path: Path) -> None:
+def test_errors_for_nested_folders(tmp_path: Path) -> None:
     for part in ("train", "val"):
         for name in ("ants", "bees"):
             make_class(tmp_path / part / name)

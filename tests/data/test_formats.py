@@ -1,4 +1,4 @@
-"""Readers: what is written is read back, and what is damaged is refused with the file's name, running nothing."""
+"""Readers: round trips, errors that name a damaged file, and no code is run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(path: Path, content: bytes) -> Path:
 
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Either all is well inside, or a `DataError` names the file; no other exception."""
+    """Require that nothing is raised inside but a `DataError` that names the file."""
     try:
         yield
     except DataError as error:
@@ -60,7 +60,9 @@ def test_idx_round_trip(tmp_path: Path, array: np.ndarray, zipped: bool) -> None
 
 @quick
 @given(array=small_arrays, zipped=st.booleans(), data=st.data())
-def test_cut_idx_is_refused_by_name(tmp_path: Path, array: np.ndarray, zipped: bool, data: st.DataObject) -> None:
+def test_the_error_for_a_truncated_idx_file_names_it(
+    tmp_path: Path, array: np.ndarray, zipped: bool, data: st.DataObject
+) -> None:
     content = gzip.compress(idx_bytes(array)) if zipped else idx_bytes(array)
     path = write(tmp_path / "cut", content[: data.draw(st.integers(0, len(content) - 1))])
     with pytest.raises(DataError, match="cut"):
@@ -69,28 +71,30 @@ def test_cut_idx_is_refused_by_name(tmp_path: Path, array: np.ndarray, zipped: b
 
 @quick
 @given(content=st.binary(max_size=60), zipped=st.booleans())
-def test_any_bytes_give_an_array_or_a_data_error(tmp_path: Path, content: bytes, zipped: bool) -> None:
+def test_arbitrary_bytes_give_an_array_or_a_data_error(tmp_path: Path, content: bytes, zipped: bool) -> None:
     path = write(tmp_path / "noise", gzip.compress(content) if zipped else content)
     with naming("noise"):
         assert isinstance(formats.read_idx(path), np.ndarray)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_idx_with_more_than_promised(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_idx_with_more_than_declared(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     path = write(tmp_path / "long", pack(idx_bytes(np.zeros(3, np.uint8)) + b"x"))
     with pytest.raises(DataError, match=r"long: expected 3 = 3 bytes after the header, found more"):
         formats.read_idx(path)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_idx_that_promises_the_moon_is_refused_before_reading(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_idx_with_a_huge_declared_size_is_rejected_before_reading(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
     header = struct.pack(">BBBB3I", 0, 0, 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1)
     path = write(tmp_path / "moon", pack(header + b"\0" * 1000))
     with pytest.raises(DataError, match=r"moon: expected .* too small to hold them"):
         formats.read_idx(path)
 
 
-def test_idx_unzips_no_more_than_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idx_decompresses_no_more_than_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "bomb", gzip.compress(idx_bytes(np.zeros(10, np.uint8)) + b"\0" * 30_000_000))
     served = 0
     original = gzip.GzipFile.read
@@ -115,7 +119,7 @@ def test_idx_of_other_type_and_absent_file(tmp_path: Path) -> None:
         formats.read_idx(tmp_path / "absent")
 
 
-def test_idx_pair_must_fit(tmp_path: Path) -> None:
+def test_idx_images_and_labels_must_match(tmp_path: Path) -> None:
     images = write(tmp_path / "images", idx_bytes(np.arange(2 * 4 * 3, dtype=np.uint8).reshape(2, 4, 3)))
     good = write(tmp_path / "good", idx_bytes(np.array([1, 0], np.uint8)))
     found = formats.read_idx_images(images, good, 2)
@@ -155,7 +159,7 @@ def test_cifar_batch_round_trip(tmp_path: Path, protocol: int, module: bytes, te
 
 
 def renamed(pickled: bytes, module: bytes, protocol: int) -> bytes:
-    """The pickle as the other numpy would have written it (frames and short strings carry their length)."""
+    """The pickle as another numpy version would write it (frames and short strings have length prefixes)."""
     own = np.zeros(1).__reduce__()[0].__module__.encode()
     if protocol < 4:
         return pickled.replace(b"c" + own + b"\n", b"c" + module + b"\n")
@@ -166,7 +170,7 @@ def renamed(pickled: bytes, module: bytes, protocol: int) -> bytes:
 
 
 def test_published_python_2_form(tmp_path: Path) -> None:
-    """Opcode by opcode as Python 2 wrote the published files: byte strings where Python 3 has text."""
+    """The opcodes of the published files, written by Python 2: byte strings where Python 3 has text."""
 
     def string(value: bytes) -> bytes:
         return b"T" + struct.pack("<I", len(value)) + value
@@ -198,14 +202,14 @@ class Evil:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_malicious_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
+def test_a_malicious_pickle_runs_no_code(tmp_path: Path, protocol: int) -> None:
     target = tmp_path / "made"
     path = write(tmp_path / "evil_batch", pickle.dumps(batch() | {b"labels": Evil(target)}, protocol))
     with pytest.raises(DataError, match="evil_batch"):
         formats.read_cifar_batch(path, "labels")
     assert not target.exists()
     pickle.loads(path.read_bytes())
-    assert target.exists(), "the pickle was harmless, so the test showed nothing"
+    assert target.exists(), "the pickle is harmless, so the test proves nothing"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +223,7 @@ def test_malicious_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
         "numpy.f2py os",
     ],
 )
-def test_nothing_else_can_be_named(tmp_path: Path, name: str) -> None:
+def test_other_names_are_rejected(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "p", b"\x80\2c" + name.replace(" ", "\n").encode() + b"\n.")
     with pytest.raises(DataError, match=f"it uses '{name.replace(' ', '.')}'"):
         unpickle.load_dictionary(path)
@@ -229,7 +233,7 @@ def test_nothing_else_can_be_named(tmp_path: Path, name: str) -> None:
     "name", ["_codecs\nencode", "numpy\nndarray", "numpy\ndtype", "numpy._core.multiarray\n_reconstruct"]
 )
 def test_a_file_cannot_change_the_stand_ins(tmp_path: Path, name: str) -> None:
-    state = b"N}U\x05_makeNs\x86"  # (None, {"_make": None}): what BUILD sets as attributes
+    state = b"N}U\x05_makeNs\x86"  # (None, {"_make": None}): attributes set by BUILD
     path = write(tmp_path / "p", b"\x80\2c" + name.encode() + b"\n" + state + b"b.")
     with pytest.raises(DataError, match="it tries to change a function"):
         unpickle.load_dictionary(path)
@@ -264,7 +268,7 @@ def test_cifar_batch_with_wrong_content(tmp_path: Path, change: dict[object, obj
 
 @quick
 @given(data=st.data(), protocol=st.sampled_from([2, 4]))
-def test_damaged_cifar_batch_is_refused_or_still_sound(tmp_path: Path, data: st.DataObject, protocol: int) -> None:
+def test_a_damaged_cifar_batch_is_rejected_or_still_valid(tmp_path: Path, data: st.DataObject, protocol: int) -> None:
     content = bytearray(pickle.dumps(batch(1), protocol))
     ends = st.one_of(st.integers(0, 150), st.integers(len(content) - 60, len(content) - 1))  # the rest is pixels
     position = data.draw(ends)
@@ -278,12 +282,12 @@ def test_damaged_cifar_batch_is_refused_or_still_sound(tmp_path: Path, data: st.
 
 
 @pytest.mark.parametrize("store", [b"r\xff\xff\xff\x7f", b"p2147483647\n"])
-def test_pickle_cannot_ask_for_a_huge_table(tmp_path: Path, store: bytes) -> None:
+def test_a_pickle_cannot_allocate_a_huge_table(tmp_path: Path, store: bytes) -> None:
     with pytest.raises(DataError, match=r"huge.*more memory than its size justifies"):
         unpickle.load_dictionary(write(tmp_path / "huge", b"\x80\2}" + store + b"."))
 
 
-def test_cut_pickle_and_other_content(tmp_path: Path) -> None:
+def test_truncated_pickle_and_other_content(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cut"):
         unpickle.load_dictionary(write(tmp_path / "cut", pickle.dumps(batch(), 4)[:500]))
     with pytest.raises(DataError, match="list: expected a pickled dictionary, found list"):
@@ -310,7 +314,7 @@ def jpeg(colour: tuple[int, int, int] | int, side: int = 64) -> bytes:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """Two classes, two training images and one val image each; listed in wnids.txt against their sorted order."""
+    """Two classes with two training images and one validation image each, listed unsorted in wnids.txt."""
     root = tmp_path / "tiny-imagenet-200"
     colours: dict[str, tuple[int, int, int]] = {"n02": (200, 20, 20), "n01": (20, 20, 200)}
     for wnid, colour in colours.items():
@@ -350,7 +354,7 @@ def test_tiny_imagenet_without_lists_and_with_shared_words(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"GIF89a" + b[6:]])
-def test_tiny_imagenet_names_the_corrupt_picture(tiny: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_the_error_for_a_corrupt_tiny_imagenet_image_names_it(tiny: Path, damage: Callable[[bytes], bytes]) -> None:
     picture = tiny / "train" / "n02" / "images" / "n02_1.JPEG"
     picture.write_bytes(damage(picture.read_bytes()))
     with pytest.raises(DataError, match=r"n02_1\.JPEG: expected an image, but it is damaged"):
@@ -408,9 +412,9 @@ def test_npz_with_wrong_content(tmp_path: Path, arrays: dict[str, np.ndarray]) -
         formats.read_npz_images(tmp_path / "absent.npz", 10)
 
 
-# --- bombs -----------------------------------------------------------------------------------------------------------
+# --- decompression bombs ---------------------------------------------------------------------------------------------
 
-_PAIRS = b")" + b"2\x86" * 60  # a pair of equal pairs of equal pairs ...: to hash or to write it takes for ever
+_PAIRS = b")" + b"2\x86" * 60  # nested pairs of equal pairs, which take exponential time to hash
 
 
 @pytest.mark.parametrize(
@@ -427,7 +431,7 @@ _PAIRS = b")" + b"2\x86" * 60  # a pair of equal pairs of equal pairs ...: to ha
     ],
     ids=["key", "keys", "dictionary", "set", "frozen set", "type", "3 GB", "two million instructions"],
 )
-def test_a_pickle_cannot_run_for_ever(tmp_path: Path, content: bytes) -> None:
+def test_a_pickle_cannot_run_forever(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(DataError, match="bomb is not a usable data file"):
         unpickle.load_dictionary(write(tmp_path / "bomb", content))
 
@@ -437,7 +441,7 @@ def test_a_pickle_cannot_run_for_ever(tmp_path: Path, content: bytes) -> None:
 def test_plain_values_in_a_pickle_are_read(tmp_path: Path, value: object) -> None:
     for protocol in (0, 1, 2, 4):
         path = write(tmp_path / "values", pickle.dumps({"a": value, "b": {"c": value}}, protocol))
-        if protocol > 2:  # older ones write texts that come back as bytes, or bytes by calls
+        if protocol > 2:  # older protocols turn text into bytes, or bytes into calls
             assert unpickle.load_dictionary(path) == {"a": value, "b": {"c": value}}
         else:
             assert set(unpickle.load_dictionary(path)) == {"a", "b"}
@@ -445,14 +449,14 @@ def test_plain_values_in_a_pickle_are_read(tmp_path: Path, value: object) -> Non
 
 @quick
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=255), st.booleans())
-def test_any_idx_shape_is_refused_or_right(tmp_path: Path, shape: list[int], zipped: bool) -> None:
+def test_any_idx_shape_is_rejected_or_correct(tmp_path: Path, shape: list[int], zipped: bool) -> None:
     header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
     path = write(tmp_path / "shape", gzip.compress(header) if zipped else header)
     with naming("shape"):
         assert formats.read_idx(path).shape == tuple(shape)
 
 
-def test_what_unpacks_to_more_than_any_data_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_decompress_to_too_much_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "MAX_DATA_BYTES", 1000)
     packed = gzip.compress(idx_bytes(np.zeros(1001, np.uint8)))
     with pytest.raises(DataError, match="more than any data set has"):
@@ -466,7 +470,7 @@ def test_what_unpacks_to_more_than_any_data_set_is_refused(tmp_path: Path, monke
 @given(st.text(max_size=80) | st.tuples(st.integers(-5, 10**12), st.integers(-5, 10**12)).map(
     lambda shape: f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}"
 ))  # fmt: skip
-def test_npz_headers_promise_in_vain(tmp_path: Path, header: str) -> None:
+def test_npz_headers_with_a_wrong_declared_size(tmp_path: Path, header: str) -> None:
     text = header.encode("latin-1", "replace")
     path = tmp_path / "header.npz"
     with zipfile.ZipFile(path, "w") as packed:
@@ -478,25 +482,25 @@ def test_npz_headers_promise_in_vain(tmp_path: Path, header: str) -> None:
 
 @quick
 @given(st.text("n012\t/.\0\nJPEGval_ ", max_size=40))
-def test_any_annotation_is_refused_or_read(tiny: Path, text: str) -> None:
+def test_any_annotation_is_rejected_or_read(tiny: Path, text: str) -> None:
     (tiny / "val" / "val_annotations.txt").write_text(text)
     with naming("val"):
         formats.read_tiny_imagenet(tiny)
 
 
-def test_a_picture_is_listed_once(tiny: Path) -> None:
+def test_an_image_may_be_listed_only_once(tiny: Path) -> None:
     (tiny / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn02\nval_0.JPEG\tn01\n")
     with pytest.raises(DataError, match=r"val_annotations.txt, line 2: 'val_0.JPEG' is listed twice"):
         formats.read_tiny_imagenet(tiny)
 
 
-def test_class_names_cannot_leave_the_folder(tiny: Path) -> None:
+def test_class_names_cannot_point_outside_the_folder(tiny: Path) -> None:
     (tiny / "wnids.txt").write_text("../../elsewhere\nn01\n")
     with pytest.raises(DataError, match=r"wnids.txt: expected WordNet ids .* found '../../elsewhere'"):
         formats.read_tiny_imagenet(tiny)
 
 
-def test_a_tiny_picture_that_would_need_another_program(tiny: Path) -> None:
+def test_a_tiny_imagenet_image_in_a_format_that_runs_a_program(tiny: Path) -> None:
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\n(x) run\n"
     write(tiny / "train" / "n02" / "images" / "n02_1.JPEG", eps)
     with pytest.raises(DataError, match=r"n02_1\.JPEG: expected an image, but it is damaged"):

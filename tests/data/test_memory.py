@@ -1,4 +1,4 @@
-"""The stored samples: the same number of every class, saved with the model, never more than there are."""
+"""The replay buffer: the same number of images per class, saved with the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clom.data.memory import Memory, per_class
 
 
 def images_of(counts: list[int], side: int = 2) -> Images:
-    """Image number i is filled with i, so that drawn images can be recognised."""
+    """Image number i is filled with i, so that it can be identified."""
     labels = torch.cat([torch.full((count,), label) for label, count in enumerate(counts)])
     pixels = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].repeat(1, 1, side, side)
     return Images(pixels, labels)
@@ -29,7 +29,7 @@ def drawn(images: Images, count: int, seed: int) -> list[int]:
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(0, 14), st.integers(0, 1000))
 @settings(max_examples=40, deadline=None)
-def test_equal_count_per_class_and_never_more_than_exist(counts: list[int], count: int, seed: int) -> None:
+def test_equal_count_per_class_or_all_if_there_are_fewer(counts: list[int], count: int, seed: int) -> None:
     images = images_of(counts)
     chosen = per_class(images, count, torch.Generator().manual_seed(seed))
     assert torch.bincount(chosen.labels, minlength=len(counts)).tolist() == [min(count, n) for n in counts]
@@ -38,14 +38,14 @@ def test_equal_count_per_class_and_never_more_than_exist(counts: list[int], coun
     assert torch.equal(images.labels[numbers], chosen.labels)
 
 
-def test_the_draw_is_the_generators() -> None:
+def test_the_draw_depends_on_the_generator() -> None:
     images = images_of([50, 50])
     assert drawn(images, 5, seed=1) == drawn(images, 5, seed=1)
     assert drawn(images, 5, seed=1) != drawn(images, 5, seed=2)
     assert drawn(images, 5, seed=1) != [*range(5), *range(50, 55)]
 
 
-def test_memory_keeps_images_with_task_and_label() -> None:
+def test_memory_stores_images_with_task_and_label() -> None:
     memory = Memory()
     assert len(memory) == 0
     assert memory.n_bytes == 0
@@ -64,7 +64,7 @@ def test_bytes_are_pixels() -> None:
     assert memory.n_bytes == 5 * 1 * 4 * 4
 
 
-def test_memory_does_not_follow_its_source() -> None:
+def test_memory_is_a_copy() -> None:
     source = images_of([3])
     memory = Memory()
     keep(memory, 0, source)
@@ -73,7 +73,7 @@ def test_memory_does_not_follow_its_source() -> None:
 
 
 @pytest.mark.parametrize("already", [[], [1], [4, 4]])
-def test_a_state_of_any_size_loads(already: list[int]) -> None:
+def test_a_state_dict_of_any_size_loads(already: list[int]) -> None:
     full = Memory()
     keep(full, 0, images_of([2, 2]))
     keep(full, 1, images_of([3]))
@@ -90,7 +90,7 @@ def test_a_state_of_any_size_loads(already: list[int]) -> None:
     assert other.tasks.tolist() == [0, 0, 0, 0, 1, 1, 1, 2]
 
 
-def test_an_empty_state_empties() -> None:
+def test_an_empty_state_dict_empties_the_buffer() -> None:
     memory = Memory()
     keep(memory, 0, images_of([2]))
     memory.load_state_dict(Memory().state_dict())
@@ -98,8 +98,8 @@ def test_an_empty_state_empties() -> None:
     assert memory.n_bytes == 0
 
 
-def test_a_state_within_another_module_loads() -> None:
-    """As a method holds it: with a prefix."""
+def test_a_state_dict_of_an_outer_module_loads() -> None:
+    """As inside a method: with a prefix."""
     outer, inner = torch.nn.Module(), Memory()
     keep(inner, 0, images_of([2]))
     outer.memory = inner
@@ -109,7 +109,7 @@ def test_a_state_within_another_module_loads() -> None:
     assert torch.equal(again.get_buffer("memory.pixels"), inner.pixels)
 
 
-def test_an_incomplete_state_is_an_error() -> None:
+def test_an_incomplete_state_dict_is_an_error() -> None:
     state = Memory().state_dict()
     del state["labels"]
     with pytest.raises(RuntimeError, match="labels"):
@@ -128,7 +128,7 @@ def test_shrinking_keeps_the_first_of_every_class_of_every_task() -> None:
     assert len(memory) == 0
 
 
-def test_numbers_take_four_bytes() -> None:
+def test_floats_take_four_bytes() -> None:
     memory = Memory()
     images = images_of([2], side=3)
     memory.add(0, images.pixels / 255, images.labels)
@@ -148,7 +148,7 @@ def test_selecting_by_rows_or_by_a_mask() -> None:
     assert memory.pixels[:, 0, 0, 0].tolist() == [1, 2]
 
 
-def test_what_stands_for_images_can_be_loaded() -> None:
+def test_stored_features_can_be_loaded() -> None:
     memory, other = Memory(), Memory()
     memory.add(0, torch.rand(3, 4, 5), torch.tensor([0, 1, 1]))
     other.load_state_dict(memory.state_dict())

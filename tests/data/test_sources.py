@@ -1,4 +1,4 @@
-"""An experiment's images: named sets, folders of pictures and npz files, cut into tasks the same way."""
+"""The data of an experiment: named sets, folders of pictures and npz files, split into tasks alike."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def picture(path: Path, shade: int, size: tuple[int, int] = (16, 16), grey: bool
     Image.new("RGB", size, (shade, shade, shade if grey else 255 - shade)).save(path)
 
 
-def class_folders(folder: Path, counts: Mapping[str, int], **how: Any) -> Path:
+def class_folders(folder: Path, counts: Mapping[str, int], **options: Any) -> Path:
     for name, count in counts.items():
         for number in range(count):
-            picture(folder / name / f"{number}.png", 10 * number, **how)
+            picture(folder / name / f"{number}.png", 10 * number, **options)
     return folder
 
 
@@ -36,7 +36,7 @@ def shades(images: Images) -> list[int]:
 # --- one folder ---
 
 
-def test_folder_of_class_folders_becomes_tasks_as_any_data_set(tmp_path: Path) -> None:
+def test_a_folder_of_class_folders_is_split_into_tasks(tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "birds", {"wren": 10, "robin": 10, "tit": 10})
     data = DataSettings(folder=folder, sizes=(2, 1))
     stream = data.stream(None, seed=0)
@@ -50,22 +50,22 @@ def test_folder_of_class_folders_becomes_tasks_as_any_data_set(tmp_path: Path) -
     assert shuffled.class_names == (("tit",), ("wren",), ("robin",))
 
 
-def test_test_images_depend_on_file_names_alone(tmp_path: Path) -> None:
+def test_test_images_depend_only_on_file_names(tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "birds", {"wren": 20, "tit": 10})
     data = DataSettings(folder=folder, sizes=(1, 1), test=0.3)
     tests = [shades(images) for images in data.stream(None, seed=0).tests]
     assert [len(found) for found in tests] == [3, 6]
-    assert [shades(images) for images in data.stream(None, seed=5).tests] == tests, "the seed has no say"
+    assert [shades(images) for images in data.stream(None, seed=5).tests] == tests, "must not depend on the seed"
     resized = DataSettings(folder=folder, sizes=(1, 1), test=0.3, pixels=8)
-    assert [shades(images) for images in resized.stream(None, seed=0).tests] == tests, "nor has the size"
+    assert [shades(images) for images in resized.stream(None, seed=0).tests] == tests, "must not depend on the size"
     trained = {shade for task in data.stream(None, 0) for shade in (*shades(task.train), *shades(task.validation))}
     assert not set(tests[1]) & {shade for shade in trained if shade >= 100}
     picture(folder / "wren" / "another.png", 250)
     moved = set(tests[1]) - set(shades(data.stream(None, seed=0).tests[1]))
-    assert len(moved) <= 1, "a new picture takes one place at most"
+    assert len(moved) <= 1, "a new picture replaces at most one"
 
 
-def test_train_and_test_folders_are_used_as_they_are(tmp_path: Path) -> None:
+def test_train_and_test_folders_are_used(tmp_path: Path) -> None:
     class_folders(tmp_path / "train", {"wren": 5, "tit": 4})
     class_folders(tmp_path / "test", {"wren": 1, "tit": 2})
     found = DataSettings(folder=tmp_path, sizes=(2,)).load()
@@ -95,14 +95,14 @@ def test_pictures_of_one_size_keep_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", [(17, 16), (100, 100)])
-def test_pictures_of_several_sizes_get_the_usual_one(tmp_path: Path, odd: tuple[int, int]) -> None:
+def test_pictures_of_several_sizes_get_the_default_size(tmp_path: Path, odd: tuple[int, int]) -> None:
     folder = class_folders(tmp_path, {"wren": 3, "tit": 3})
     picture(folder / "tit" / "z.png", 7, odd)
     assert DataSettings(folder=folder, sizes=(2,)).resolved().pixels == 32
     assert DataSettings(folder=folder, sizes=(2,), pixels=12).load().train.pixels.shape[1:] == (3, 12, 12)
 
 
-def test_large_pictures_of_one_size_get_the_usual_one(tmp_path: Path) -> None:
+def test_large_pictures_get_the_default_size(tmp_path: Path) -> None:
     folder = class_folders(tmp_path, {"wren": 3, "tit": 3}, size=(65, 65))
     found = DataSettings(folder=folder, sizes=(2,)).load()
     assert found.train.pixels.shape[1:] == (3, 32, 32)
@@ -117,7 +117,7 @@ def test_grey_pictures_have_one_channel_unless_one_has_colour(tmp_path: Path) ->
     assert DataSettings(folder=folder, sizes=(2,)).load().train.pixels.shape[1] == 3
 
 
-def test_files_that_are_skipped_are_told(tmp_path: Path) -> None:
+def test_skipped_files_are_reported(tmp_path: Path) -> None:
     folder = class_folders(tmp_path, {"wren": 3, "tit": 3})
     (folder / "tit" / "notes.txt").write_text("not a picture")
     notes = DataSettings(folder=folder, sizes=(2,)).stream(None, 0).notes
@@ -143,13 +143,13 @@ def test_every_folder_is_a_task(tmp_path: Path) -> None:
     assert [names[0] for names in one_each.class_names] == ["axe", "file", "saw", "wren"]
 
 
-def test_one_class_in_two_folders_is_refused(tmp_path: Path) -> None:
+def test_a_class_in_two_folders_is_rejected(tmp_path: Path) -> None:
     folders = tuple(class_folders(tmp_path / name, {"wren": 3, f"{name} tit": 3}) for name in ("a", "b"))
     with pytest.raises(UserError, match=r"class 'wren' is in two folders, .*a and .*b: a class belongs to one task"):
         DataSettings(folders=folders).load()
 
 
-def test_folders_that_cannot_be_learned_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_folders_without_enough_pictures_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^There is no folder .*birds\.$"):
         DataSettings(folder=tmp_path / "birds", sizes=(1,)).load()
     folder = class_folders(tmp_path / "some", {"wren": 4, "tit": 1})
@@ -164,7 +164,7 @@ def test_folders_that_cannot_be_learned_are_refused_in_a_sentence(tmp_path: Path
         DataSettings(folder=tmp_path / "more", sizes=(1,)).load()
 
 
-def test_pictures_that_would_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_that_do_not_fit_into_memory_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = class_folders(tmp_path, {"wren": 4})
     monkeypatch.setattr("clom.machine.memory_bytes", lambda: 2 * 4 * 3 * 32 * 32)
     DataSettings(folder=folder, sizes=(1,), pixels=32).load()
@@ -204,7 +204,7 @@ def test_npz_in_every_layout(tmp_path: Path, shape: tuple[int, ...], expected: i
     assert found.test.pixels.shape == (2, expected, 10, 10)
 
 
-def test_npz_test_share_depends_on_the_content_alone(tmp_path: Path) -> None:
+def test_npz_test_images_depend_only_on_the_content(tmp_path: Path) -> None:
     content = arrays(40)
     path = saved(tmp_path / "a.npz", **content)
     order = np.random.default_rng(0).permutation(40)
@@ -227,13 +227,15 @@ def test_npz_with_test_arrays_names_and_any_labels(tmp_path: Path) -> None:
     assert found.train.labels.tolist() == content["labels"].tolist()
 
 
-def test_npz_images_are_cut_to_squares(tmp_path: Path) -> None:
+def test_npz_images_are_cropped_to_squares(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npz", **arrays(shape=(10, 14, 3)))
     assert DataSettings(npz=path, sizes=(2,)).load().train.pixels.shape[2:] == (10, 10)
     found = DataSettings(npz=path, sizes=(2,), pixels=16).load()
     assert found.train.pixels.shape[2:] == (16, 16)
     assert found.notes == ("Images of 14 x 10 pixels: their centre squares are resized to 16 x 16.",)
-    assert shades(found.train) == shades(DataSettings(npz=path, sizes=(2,)).load().train), "constant images stay"
+    assert shades(found.train) == shades(DataSettings(npz=path, sizes=(2,)).load().train), (
+        "constant images must not change"
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,13 +250,13 @@ def test_npz_images_are_cut_to_squares(tmp_path: Path) -> None:
         ({"class_names": np.array([1, 2])}, "expected 'class_names' to be a list of strings"),
     ],
 )
-def test_npz_that_is_something_else(tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
+def test_invalid_npz(tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
     path = saved(tmp_path / "a.npz", **{**arrays(), **change})
     with pytest.raises(DataError, match=message):
         DataSettings(npz=path, sizes=(2,)).load()
 
 
-def test_npz_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_npz(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^Cannot read .*a\.npz: No such file"):
         DataSettings(npz=tmp_path / "a.npz", sizes=(2,)).load()
 
@@ -267,7 +269,7 @@ def test_named_set_may_be_resized() -> None:
     assert DataSettings(set="digits", classes_per_task=5, pixels=12).load().train.pixels.shape[1:] == (1, 12, 12)
 
 
-def test_data_set_may_say_which_classes_form_a_task() -> None:
+def test_a_data_set_may_define_its_tasks() -> None:
     @register_dataset("grouped")
     def grouped() -> DataSet:
         images = Images(torch.zeros(9, 3, 8, 10, dtype=torch.uint8), torch.arange(9) % 3)
@@ -275,7 +277,7 @@ def test_data_set_may_say_which_classes_form_a_task() -> None:
 
     stream = DataSettings(set="grouped").stream(None, 0)
     assert stream.class_names == (("c",), ("a", "b"))
-    assert stream.image_shape == (3, 8, 8), "cut to squares"
+    assert stream.image_shape == (3, 8, 8), "cropped to squares"
 
 
 # --- settings ---
@@ -295,7 +297,7 @@ def test_exactly_one_source(settings: dict[str, Any], message: str) -> None:
         DataSettings.model_validate(settings)
 
 
-def test_what_is_recorded_is_complete_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorded_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(DataSettings(set="digits").model_dump(mode="json")) == [
         *("set", "classes_per_task", "sizes", "groups", "order_seed", "validation", "train_per_class"),
         "test_per_class",
@@ -308,7 +310,7 @@ def test_what_is_recorded_is_complete_and_no_more(tmp_path: Path, monkeypatch: p
     assert DataSettings.model_validate(dump) == own
 
 
-def test_stable_share_keeps_enough_to_learn_from() -> None:
+def test_stable_share_leaves_enough_for_training() -> None:
     labels = torch.tensor([0] * 3 + [1] * 100)
     keys = [bytes([number]) for number in range(103)]
     tests = stable_share(labels, keys, 0.99)

@@ -1,4 +1,4 @@
-"""The stratified hold-out, and the rows that every one of its callers draws: models and results depend on them."""
+"""Stratified hold-out, and the exact rows that each of its callers draws, since results depend on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = ("a", "b", "c")
 
 
 def numbered(labels: torch.Tensor = LABELS, side: int = 8) -> Images:
-    """Images whose pixels are their row."""
+    """Images whose pixels are their row number."""
     rows = torch.arange(len(labels), dtype=torch.uint8)
     return Images(rows.view(-1, 1, 1, 1).repeat(1, 1, side, side), labels)
 
@@ -62,7 +62,7 @@ class _Seen(Exception):
         (0.2, LABELS, [[0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 20, 21, 23, 24], [5, 12, 18, 19, 22]]),
         (0.9, torch.tensor([0, 1, 1, 1]), [[0, 1, 2, 3], [0, 1, 2, 3]]),
     ],
-    ids=["usual", "hardly any images"],
+    ids=["usual", "few images"],
 )
 def test_the_estimator(
     validation: float, labels: torch.Tensor, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
@@ -104,7 +104,7 @@ def test_recipes_chosen_on_training_images(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-def test_every_class_gives_its_share() -> None:
+def test_every_class_is_held_out_proportionally() -> None:
     for share, held in ((0.25, [2, 2, 1]), (0.0, [1, 1, 1]), (1.0, [9, 9, 4])):
         drawn = hold_out(LABELS, 3, share_of(share), torch.Generator().manual_seed(0))
         assert [len(part) for _, part in drawn] == held
@@ -116,11 +116,11 @@ def test_every_class_gives_its_share() -> None:
         assert (first, second) == (sorted(first), sorted(second))
 
 
-def test_a_larger_part_holds_the_smaller_one() -> None:
+def test_a_larger_limit_contains_the_smaller_one() -> None:
     few, many = (hold_out(LABELS, 3, lambda n: n, torch.Generator().manual_seed(1), most)[0][1] for most in (3, 7))
     assert many[:3].tolist() == few.tolist()
 
 
-def test_a_lone_image_is_kept() -> None:
+def test_a_single_image_is_not_held_out() -> None:
     ((kept, held),) = hold_out(torch.tensor([0]), 1, share_of(0.5), torch.Generator())
     assert (kept.tolist(), held.tolist()) == ([0], [])

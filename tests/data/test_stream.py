@@ -1,4 +1,4 @@
-"""Streams: who learns what, and the laws of the splits."""
+"""Task streams, and properties of the splits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")
 
 
 def numbered(n: int, n_classes: int, offset: int) -> Images:
-    """Images whose pixels spell their own number, so that every image can be followed through the splits."""
+    """Images whose pixels encode their number, so that each can be traced through the splits."""
     numbers = torch.arange(n) + offset
     pixels = torch.stack([numbers // 256, numbers % 256], 1).to(torch.uint8).reshape(n, 1, 1, 2)
     return Images(pixels, torch.arange(n) % n_classes)
@@ -43,7 +43,7 @@ def test_consecutive_split(dataset: DataSet) -> None:
     assert all(task.n_classes == 2 for task in stream)
 
 
-def test_unequal_sizes_may_leave_classes_out(dataset: DataSet) -> None:
+def test_unequal_sizes_may_omit_classes(dataset: DataSet) -> None:
     assert split(dataset, [3, 1]).class_names == (("ant", "bee", "cat"), ("dog",))
 
 
@@ -72,7 +72,7 @@ def test_order_seed_permutes_classes(dataset: DataSet) -> None:
     validation=st.floats(0.01, 0.99),
     seed=st.integers(0, 2**31),
 )
-def test_laws(
+def test_properties(
     dataset: DataSet,
     sizes: list[int],
     order_seed: int | None,
@@ -113,14 +113,14 @@ def test_laws(
     assert len(seen) == len(set(seen))
 
 
-def test_train_and_validation_are_the_whole_class(dataset: DataSet) -> None:
+def test_train_and_validation_cover_the_whole_class(dataset: DataSet) -> None:
     stream = split(dataset, [6])
     assert sorted(numbers(stream[0].train) + numbers(stream[0].validation)) == list(range(240))
     assert len(stream[0].validation) == 24
     assert numbers(stream.tests[0]) == list(range(1000, 1060))
 
 
-def test_seed_decides_the_draw(dataset: DataSet) -> None:
+def test_the_draw_depends_on_the_seed(dataset: DataSet) -> None:
     held = [numbers(split(dataset, [6], seed=seed)[0].validation) for seed in (0, 0, 1)]
     assert held[0] == held[1] != held[2]
 
@@ -150,7 +150,7 @@ def test_larger_budget_contains_the_smaller(dataset: DataSet) -> None:
     assert chosen(5) < chosen(20)
 
 
-def test_smaller_test_set_is_spread_and_the_same_for_all_seeds(dataset: DataSet) -> None:
+def test_a_smaller_test_set_is_evenly_spaced_and_the_same_for_all_seeds(dataset: DataSet) -> None:
     tests = [numbers(split(dataset, [6], test_per_class=5, seed=seed).tests[0]) for seed in (0, 1)]
     assert tests[0] == tests[1]
     assert [number for number in tests[0] if (number - 1000) % 6 == 0] == [1000, 1012, 1024, 1036, 1048]
@@ -196,7 +196,7 @@ def test_stream_checks_its_parts(dataset: DataSet) -> None:
         ({"sizes": [2], "test_per_class": 0}, "test_per_class is 0"),
     ],
 )
-def test_what_cannot_be_split_is_explained(dataset: DataSet, arguments: dict[str, Any], message: str) -> None:
+def test_errors_of_split(dataset: DataSet, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         split(dataset, **arguments)
 
@@ -214,7 +214,7 @@ def test_class_with_too_few_images(dataset: DataSet) -> None:
         split(with_rows(dataset, [0, 6, 1, 7], [0]), [2])
 
 
-def test_any_images_can_come_without_a_test_for_ood(dataset: DataSet) -> None:
+def test_ood_sets_without_training_images_cannot_be_split(dataset: DataSet) -> None:
     nothing = DataSet("ood", NAMES, dataset.train[:0], dataset.test)
     with pytest.raises(UserError, match="'ant' of ood has 0 training images"):
         split(nothing, [6])

@@ -1,4 +1,4 @@
-"""Views: exact where they move pixels, within bounds where they compute, and reproducible everywhere."""
+"""Views: exact rotations and flips, bounded values, and reproducible draws."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def byte_images(n: int = 6, channels: int = 3, size: int = 8, seed: int = 1) -> 
 
 
 def ramp(n: int, height: int, width: int) -> Tensor:
-    """Channel 0 holds a pixel's x, channel 1 its y (centres, as shares of the image), channel 2 nothing."""
+    """Channel 0 is a pixel's x, channel 1 its y (centres, relative to the image), channel 2 zero."""
     x = (torch.arange(width) + 0.5) / width
     y = (torch.arange(height) + 0.5) / height
     image = torch.stack((x.expand(height, width), y[:, None].expand(height, width), torch.zeros(height, width)))
@@ -54,7 +54,7 @@ def ramp(n: int, height: int, width: int) -> Tensor:
 
 
 def spans(view: Tensor) -> tuple[Tensor, Tensor]:
-    """Width and height of the crops of a ramp, from the slope in their middle, where no border is near."""
+    """Width and height of the crops of a ramp, from the slope in their centre, away from the border."""
     size = view.shape[-1]
     low, high = size // 4, 3 * size // 4
     steps = (high - low) / size
@@ -85,19 +85,19 @@ def test_rotations_are_rotation_major_and_contiguous() -> None:
 
 @given(r=st.integers(-8, 8), size=st.integers(1, 6))
 @settings(max_examples=20, deadline=None)
-def test_turning_back_gives_the_image(r: int, size: int) -> None:
+def test_rotating_back_restores_the_image(r: int, size: int) -> None:
     images = unit_images(2, size, size)
     assert torch.equal(rotate(rotate(images, r), -r), images)
 
 
-def test_rotation_of_an_oblong_image_is_refused_but_one_rotation_is_none() -> None:
+def test_rotations_need_square_images_unless_there_is_only_one() -> None:
     with pytest.raises(ValueError, match="square images, got 4 x 6"):
         rotations(unit_images(2, 4, 6))
     assert rotations(unit_images(2, 4, 6), 1).shape == (2, 3, 4, 6)
 
 
 @pytest.mark.parametrize("count", [0, 5])
-def test_impossible_rotation_counts_are_refused(count: int) -> None:
+def test_invalid_rotation_counts_are_rejected(count: int) -> None:
     with pytest.raises(ValueError, match="1 to 4"):
         rotations(unit_images(), count)
     with pytest.raises(ValueError, match="1 to 4"):
@@ -106,7 +106,7 @@ def test_impossible_rotation_counts_are_refused(count: int) -> None:
 
 @given(labels=st.lists(st.integers(0, 4), max_size=6), count=st.integers(1, 4))
 @settings(max_examples=30, deadline=None)
-def test_rotation_labels_count_up_by_the_number_of_classes(labels: list[int], count: int) -> None:
+def test_rotation_labels_are_offset_by_the_number_of_classes(labels: list[int], count: int) -> None:
     result = rotation_labels(torch.tensor(labels, dtype=torch.int64), 5, count)
     assert result.tolist() == [y + 5 * r for r in range(count) for y in labels]
     assert result.dtype == torch.int64
@@ -115,49 +115,49 @@ def test_rotation_labels_count_up_by_the_number_of_classes(labels: list[int], co
 # ---------------------------------------------------------------------------------------------------------- geometry
 
 
-def test_nothing_switched_on_is_the_identity_in_a_new_tensor() -> None:
+def test_no_augmentation_is_the_identity_in_a_new_tensor() -> None:
     images = unit_images()
     view = augment(images, NOTHING, seeded())
     assert torch.equal(view, images)
     assert view.data_ptr() != images.data_ptr()
 
 
-def test_flip_alone_is_an_exact_mirror_of_about_half() -> None:
+def test_flip_alone_flips_about_half_exactly() -> None:
     images = unit_images(n=400, height=3, width=5)
     view = augment(images, FLIP, seeded())
     same = (view == images).flatten(1).all(1)
-    mirrored = (view == images.flip(3)).flatten(1).all(1)
-    assert bool((same ^ mirrored).all())
-    assert 140 < int(mirrored.sum()) < 260
+    flipped = (view == images.flip(3)).flatten(1).all(1)
+    assert bool((same ^ flipped).all())
+    assert 140 < int(flipped.sum()) < 260
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (5, 9)])
 def test_crop_of_the_whole_image_is_the_identity(height: int, width: int) -> None:
     images = unit_images(4, height, width)
-    how = Augmentation(flip=False, colour=False, crop_area=(1, 1), crop_ratio=(1, 1))
-    torch.testing.assert_close(augment(images, how, seeded()), images, atol=1e-5, rtol=0)
+    augmentation = Augmentation(flip=False, colour=False, crop_area=(1, 1), crop_ratio=(1, 1))
+    torch.testing.assert_close(augment(images, augmentation, seeded()), images, atol=1e-5, rtol=0)
 
 
-def test_flip_inside_the_sampling_is_the_mirror() -> None:
+def test_flip_by_sampling_equals_a_flip() -> None:
     images = unit_images(n=50)
     view = augment(images, Augmentation(colour=False, crop_area=(1, 1)), seeded())
     same = (view - images).abs().amax((1, 2, 3)) < 1e-5
-    mirrored = (view - images.flip(3)).abs().amax((1, 2, 3)) < 1e-5
-    assert bool((same ^ mirrored).all())
-    assert 10 < int(mirrored.sum()) < 40
+    flipped = (view - images.flip(3)).abs().amax((1, 2, 3)) < 1e-5
+    assert bool((same ^ flipped).all())
+    assert 10 < int(flipped.sum()) < 40
 
 
 @given(low=st.floats(0.05, 1), high=st.floats(0.05, 1), size=st.sampled_from([(16, 16), (12, 16), (16, 8)]))
 @settings(max_examples=15, deadline=None)
-def test_crops_keep_their_area_and_lie_inside(low: float, high: float, size: tuple[int, int]) -> None:
+def test_crops_have_the_drawn_area_and_lie_inside(low: float, high: float, size: tuple[int, int]) -> None:
     low, high = min(low, high), max(low, high)
-    how = CROP.model_copy(update={"crop_area": (low, high)})
-    share_x, share_y = module._boxes(200, *size, how, seeded(), torch.device("cpu"))
+    augmentation = CROP.model_copy(update={"crop_area": (low, high)})
+    share_x, share_y = module._boxes(200, *size, augmentation, seeded(), torch.device("cpu"))
     area = share_x * share_y
     assert bool(((area >= low - 1e-4) & (area <= high + 1e-4)).all())
     assert float(share_x.max()) <= 1
     assert float(share_y.max()) <= 1
-    grid = module._grid(torch.zeros(200, 3, *size), how, seeded())
+    grid = module._grid(torch.zeros(200, 3, *size), augmentation, seeded())
     assert float(grid.abs().max()) <= 1
 
 
@@ -171,19 +171,19 @@ def test_a_ramp_shows_the_area_and_ratio_of_the_crops() -> None:
     assert 0.745 < float(ratio.min()) < 0.76
     assert 1.32 < float(ratio.max()) < 1.34
     assert float(ratio.log().mean()) == pytest.approx(0, abs=0.02)
-    middle = view[:, 0].mean((1, 2))  # a crop is as often on the left as on the right
+    middle = view[:, 0].mean((1, 2))  # crops are equally often on the left and on the right
     assert float(middle.mean()) == pytest.approx(0.5, abs=0.02)
 
 
-def test_crop_reads_no_black_from_beyond_the_border() -> None:
+def test_crop_reads_no_black_beyond_the_border() -> None:
     view = augment(torch.ones(500, 3, 8, 8), CROP, seeded())
     torch.testing.assert_close(view, torch.ones_like(view), atol=1e-5, rtol=0)
 
 
-def test_shift_moves_whole_pixels_and_lets_black_in() -> None:
-    how = NOTHING.model_copy(update={"shift": 2})
+def test_shift_moves_whole_pixels_with_black_padding() -> None:
+    augmentation = NOTHING.model_copy(update={"shift": 2})
     images = unit_images(n=60, height=6, width=7)
-    view = augment(images, how, seeded())
+    view = augment(images, augmentation, seeded())
     padded = torch.nn.functional.pad(images, (2, 2, 2, 2))
     candidates = torch.stack([padded[:, :, y : y + 6, x : x + 7] for y in range(5) for x in range(5)])
     nearest = (candidates - view).abs().amax((2, 3, 4)).min(0)
@@ -200,7 +200,7 @@ def test_grey_stays_grey() -> None:
     assert float((view.amax(1) - view.amin(1)).max()) < 1e-5
 
 
-def test_about_a_fifth_turns_grey_and_a_sixth_is_left_alone() -> None:
+def test_about_a_fifth_turns_grey_and_a_sixth_is_unchanged() -> None:
     images = unit_images(n=2000, height=4, width=4)
     view = augment(images, COLOUR, seeded())
     grey = (view.amax(1) - view.amin(1)).amax((1, 2)) < 1e-5
@@ -210,7 +210,7 @@ def test_about_a_fifth_turns_grey_and_a_sixth_is_left_alone() -> None:
 
 
 def draws(monkeypatch: pytest.MonkeyPatch, *values: float, applied: bool = True, grey: bool = False) -> None:
-    """Fix what chance decides: the factors in the order brightness, contrast, saturation, hue, and the two coins."""
+    """Fix the random draws: brightness, contrast, saturation, hue, and the two coin flips."""
     numbers, coins = iter(values), iter([applied, grey])
 
     def fixed(value: Callable[[], float | bool]) -> Callable[..., Tensor]:
@@ -221,7 +221,7 @@ def draws(monkeypatch: pytest.MonkeyPatch, *values: float, applied: bool = True,
 
 
 def colour_of(rgb: tuple[float, float, float]) -> list[float]:
-    """The colour of a one-colour image after the jitter."""
+    """The colour of a uniform image after the jitter."""
     image = torch.tensor(rgb).view(1, 3, 1, 1).repeat(1, 1, 2, 2)
     seen: list[float] = augment(image, COLOUR, seeded())[0, :, 0, 0].tolist()
     return seen
@@ -255,7 +255,7 @@ def test_grey_is_the_luma(monkeypatch: pytest.MonkeyPatch) -> None:
     assert colour_of((0.2, 0.4, 0.8)) == pytest.approx([0.3858] * 3, abs=1e-6)
 
 
-def test_hue_keeps_the_luma_and_turns_about_as_far_as_in_hsv(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hue_keeps_the_luma_and_rotates_about_as_far_as_in_hsv(monkeypatch: pytest.MonkeyPatch) -> None:
     base = (0.5, 0.4, 0.3)
     luma = 0.299 * base[0] + 0.587 * base[1] + 0.114 * base[2]
     turns = []
@@ -277,12 +277,12 @@ def test_colour_needs_three_channels() -> None:
 # ------------------------------------------------------------------------------------------------- all augmentations
 
 
-@pytest.mark.parametrize("how", EVERY)
+@pytest.mark.parametrize("augmentation", EVERY)
 @pytest.mark.parametrize("n", [0, 1, 33])
-def test_views_keep_shape_range_and_layout(how: Augmentation, n: int) -> None:
+def test_views_keep_shape_range_and_layout(augmentation: Augmentation, n: int) -> None:
     images = unit_images(n, 6, 9).round(decimals=1)  # many exact zeros and ones
     before = images.clone()
-    view = augment(images, how, seeded())
+    view = augment(images, augmentation, seeded())
     assert view.shape == images.shape
     assert view.dtype == torch.float32
     assert view.is_contiguous()
@@ -290,32 +290,32 @@ def test_views_keep_shape_range_and_layout(how: Augmentation, n: int) -> None:
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("how", EVERY)
-def test_a_transposed_memory_layout_changes_nothing(how: Augmentation) -> None:
+@pytest.mark.parametrize("augmentation", EVERY)
+def test_a_transposed_memory_layout_changes_nothing(augmentation: Augmentation) -> None:
     images = unit_images()
     last = images.to(memory_format=torch.channels_last)
-    view = augment(last, how, seeded())
+    view = augment(last, augmentation, seeded())
     assert view.is_contiguous()
-    torch.testing.assert_close(view, augment(images, how, seeded()), atol=1e-5, rtol=0)
+    torch.testing.assert_close(view, augment(images, augmentation, seeded()), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("how", EVERY[1:])
-def test_same_seed_same_views_other_seed_other_views(how: Augmentation) -> None:
+@pytest.mark.parametrize("augmentation", EVERY[1:])
+def test_same_seed_same_views_other_seed_other_views(augmentation: Augmentation) -> None:
     images = unit_images(n=16)
     torch.manual_seed(0)
-    first = augment(images, how, seeded(3))
-    torch.manual_seed(1)  # the global generator plays no part
-    assert torch.equal(first, augment(images, how, seeded(3)))
-    assert not torch.equal(first, augment(images, how, seeded(4)))
+    first = augment(images, augmentation, seeded(3))
+    torch.manual_seed(1)  # the global generator is not used
+    assert torch.equal(first, augment(images, augmentation, seeded(3)))
+    assert not torch.equal(first, augment(images, augmentation, seeded(4)))
 
 
-def test_the_generator_moves_on() -> None:
+def test_the_generator_advances() -> None:
     images, generator = unit_images(), seeded()
     assert not torch.equal(augment(images, ALL, generator), augment(images, ALL, generator))
 
 
 @pytest.mark.parametrize("images", [torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(3, 4, 4)])
-def test_augment_refuses_bytes_and_single_images(images: Tensor) -> None:
+def test_augment_rejects_uint8_and_single_images(images: Tensor) -> None:
     with pytest.raises(ValueError, match=r"float \[n, 3, h, w\]"):
         augment(images, ALL, seeded())
 
@@ -332,7 +332,7 @@ def test_augment_refuses_bytes_and_single_images(images: Tensor) -> None:
         {"color": True},
     ],
 )
-def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Augmentation(**wrong)
 
@@ -368,16 +368,16 @@ def test_in_the_papers_order_rotations_of_a_view_are_rotations_of_one_image() ->
     assert not torch.equal(first[0], second[0])
 
 
-@pytest.mark.parametrize("how", [COLOUR, CROP, ALL])
-def test_in_the_authors_order_every_rotation_is_augmented_by_itself(how: Augmentation) -> None:
+@pytest.mark.parametrize("augmentation", [COLOUR, CROP, ALL])
+def test_in_the_authors_order_every_rotation_is_augmented_separately(augmentation: Augmentation) -> None:
     labels = torch.zeros(6, dtype=torch.int64)
-    views, _ = contrastive_views(byte_images(), labels, 2, how, seeded(), order="authors")
+    views, _ = contrastive_views(byte_images(), labels, 2, augmentation, seeded(), order="authors")
     for view in views.view(2, 4, 6, 3, 8, 8):
         for r in range(1, 4):
             assert not torch.allclose(view[r], rotate(view[0], r), atol=1e-3)
 
 
-def test_in_the_authors_order_one_flip_serves_all_rotations_of_a_view() -> None:
+def test_in_the_authors_order_all_rotations_of_a_view_share_the_flip() -> None:
     pixels = byte_images(n=40)
     views, _ = contrastive_views(pixels, torch.zeros(40, dtype=torch.int64), 2, FLIP, seeded(), order="authors")
     first, second = views.view(2, 4, 40, 3, 8, 8)
@@ -386,7 +386,7 @@ def test_in_the_authors_order_one_flip_serves_all_rotations_of_a_view() -> None:
     assert not torch.equal(first, second)
 
 
-def test_drawn_rotations_turn_both_views_of_an_image_alike() -> None:
+def test_drawn_rotations_are_shared_by_both_views_of_an_image() -> None:
     pixels, labels = byte_images(n=40), torch.arange(40) % 3
     views, targets = contrastive_views(pixels, labels, 3, NOTHING, seeded(), order="drawn")
     assert views.shape == (80, 3, 8, 8)
@@ -397,7 +397,7 @@ def test_drawn_rotations_turn_both_views_of_an_image_alike() -> None:
         assert torch.equal(view, rotate(image[None], int(target) // 3)[0] / 255)
 
 
-def test_single_views_show_each_image_once_in_a_rotation_of_its_own() -> None:
+def test_single_views_hold_each_image_once_in_its_own_rotation() -> None:
     pixels, labels = byte_images(n=40), torch.arange(40) % 3
     views, targets = contrastive_views(pixels, labels, 3, NOTHING, seeded(), order="single")
     assert torch.equal(targets % 3, labels)
@@ -433,7 +433,7 @@ def test_classifier_views_rotate_one_view_of_each_image() -> None:
     assert all(torch.equal(turned[r], rotate(turned[0], r)) for r in range(4))
 
 
-def test_classifier_views_without_rotation_leave_the_labels_alone() -> None:
+def test_classifier_views_without_rotation_keep_the_labels() -> None:
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
     views, targets = classifier_views(byte_images(), labels, 3, NOTHING, seeded(), rotations=1)
     assert torch.equal(views, byte_images() / 255)
@@ -448,7 +448,7 @@ def test_one_channel_becomes_three() -> None:
         assert float((views.amax(1) - views.amin(1)).max()) < 1e-5
 
 
-def test_wrong_batches_are_refused() -> None:
+def test_invalid_batches_are_rejected() -> None:
     labels = torch.zeros(6, dtype=torch.int64)
     with pytest.raises(ValueError, match="uint8"):
         classifier_views(byte_images() / 255, labels, 1, ALL, seeded())
