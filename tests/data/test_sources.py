@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from clom.data.catalog import register_dataset
-from clom.data.images import DataSet, Images
+from clom.data.images import DataSet, Images, Outline
 from clom.data.sources import DataSettings, stable_share
 from clom.errors import DataError, UserError
 
@@ -107,6 +107,22 @@ def test_large_pictures_get_the_default_size(tmp_path: Path) -> None:
     found = DataSettings(folder=folder, sizes=(2,)).load()
     assert found.train.pixels.shape[1:] == (3, 32, 32)
     assert "centre square and resized to 32 x 32 pixels" in found.notes[0]
+
+
+def test_what_is_known_before_anything_is_read(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train", {"wren": 5, "tit": 4})
+    class_folders(tmp_path / "test", {"wren": 1, "tit": 2})
+    data = DataSettings(folder=tmp_path, sizes=(2,))
+    assert data.outline() == Outline(16, 9, 2)
+    assert data.n_train() == 9
+    assert DataSettings(folder=tmp_path, sizes=(2,), train_per_class=3).n_train() == 6
+    path = saved(tmp_path / "a.npz", **arrays(12, (10, 14, 3)))
+    assert DataSettings(npz=path, sizes=(2,)).outline() == Outline(10, 12, 2)
+    for name in ("digits", "mnist"):
+        assert DataSettings(set=name).outline() is not None
+    found = DataSettings(set="digits", sizes=(10,))
+    images = found.load().train
+    assert found.outline() == Outline(images.pixels.shape[2], len(images), 10)
 
 
 def test_grey_pictures_have_one_channel_unless_one_has_colour(tmp_path: Path) -> None:

@@ -39,6 +39,22 @@ def test_every_method_has_a_recipe_for_experiments_of_one_s_own(tmp_path: Path, 
         assert plan["batch"] <= 32, "tasks may be of a few dozen images"
 
 
+def test_many_images_are_trained_on_for_fewer_epochs(tmp_path: Path) -> None:
+    """CIFAR-10 has 50,000 images: 1500 of them would be seen as often as all are now."""
+    data = {"set": "cifar10", "classes_per_task": 5}
+    many, some = (
+        resolve(experiment(tmp_path, data=data | limit), "hat").settings["learning"]["plan"]
+        for limit in ({}, {"train_per_class": 150})
+    )
+    assert (some["epochs"], some["schedule"]["warmup"]) == (60, 3)
+    assert (many["epochs"], many["schedule"]["warmup"]) == (2, pytest.approx(0.09))
+    assert resolve(experiment(tmp_path, data=data), "hat", "paper").settings["learning"]["plan"]["epochs"] == 200
+    recipe = {"hat": {"learning": {"plan": {"epochs": 9}}}}
+    assert resolve(experiment(tmp_path, data=data, recipe=recipe), "hat").settings["learning"]["plan"]["epochs"] == 9
+    co2l = resolve(experiment(tmp_path, data=data | {"train_per_class": 300}), "co2l").settings
+    assert (co2l["first_epochs"], co2l["plan"]["epochs"]) == (20, 10)
+
+
 def test_other_experiments_do_not_change_built_in_ones() -> None:
     """icarl lists no cifar100-10t: that has the default, not what is for experiments of one's own."""
     recipe = read_recipe("icarl")

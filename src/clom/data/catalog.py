@@ -21,7 +21,7 @@ from clom.errors import DataError, UserError, shorten
 from clom.plugins import Registry
 
 if TYPE_CHECKING:  # names are available without importing torch
-    from clom.data.images import DataSet
+    from clom.data.images import DataSet, Outline
     from clom.data.published_sets import PublishedSet
 
 Maker: TypeAlias = "Callable[..., DataSet]"
@@ -108,10 +108,12 @@ def available(name: str, folder: Path | None = None) -> bool:
     return not _is_published(found) or any(not found.missing(place) for place in search_path(folder))
 
 
-def pixels_of(name: str) -> int | None:
-    """The side of a set's images, if it is known without reading them."""
+def outline_of(name: str) -> Outline | None:
+    """What is known about a set's images without reading them."""
+    from clom.data.images import Outline
+
     found = SETS.get(name)
-    return found.pixels if _is_published(found) else {"digits": 8}.get(name)
+    return found.outline if _is_published(found) else {"digits": Outline(8, 1442, 10)}.get(name)
 
 
 def search_path(folder: Path | None = None) -> list[Path]:

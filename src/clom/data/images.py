@@ -65,6 +65,16 @@ class DataSet:
                 )
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What is known about images without reading them."""
+
+    pixels: int | None
+    """The shorter side; None if they differ in size."""
+    n_train: int
+    n_classes: int
+
+
 def to_unit(pixels: Tensor) -> Tensor:
     """uint8 pixels as float32 in [0, 1] with three channels (grey is repeated), the input of every network.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clom.data import formats
-from clom.data.images import DataSet, Images
+from clom.data.images import DataSet, Images, Outline
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Download:
 
 @dataclass(frozen=True)
 class PublishedSet:
-    """A set's folder and files, its reader, the side of its images, and its downloads."""
+    """A set's folder and files, its reader, what is known about its images, and its downloads."""
 
     folder: str
     files: tuple[str, ...]
     read: Callable[[Path], DataSet]
-    pixels: int
+    outline: Outline
     downloads: tuple[Download, ...] = ()
 
     def missing(self, place: Path) -> list[str]:
@@ -128,31 +128,35 @@ MNIST = PublishedSet(
     "MNIST/raw",
     (*_idx_pair("train"), *_idx_pair("t10k")),
     _idx_reader("mnist", _DIGIT_NAMES),
-    28,
+    Outline(28, 60_000, 10),
     tuple(Download(_MNIST_URL + file, md5) for file, md5 in _MNIST_MD5.items()),
 )
-FASHION_MNIST = PublishedSet("FashionMNIST/raw", _idx_pair("t10k"), _idx_reader("fashion-mnist", _FASHION_NAMES), 28)
-KMNIST = PublishedSet("KMNIST/raw", _idx_pair("t10k"), _idx_reader("kmnist", _KMNIST_NAMES), 28)
-NOTMNIST = PublishedSet("notMNIST/raw", _idx_pair("t10k"), _idx_reader("notmnist", tuple("ABCDEFGHIJ")), 28)
+FASHION_MNIST = PublishedSet(
+    "FashionMNIST/raw", _idx_pair("t10k"), _idx_reader("fashion-mnist", _FASHION_NAMES), Outline(28, 60_000, 10)
+)
+KMNIST = PublishedSet("KMNIST/raw", _idx_pair("t10k"), _idx_reader("kmnist", _KMNIST_NAMES), Outline(28, 60_000, 10))
+NOTMNIST = PublishedSet(
+    "notMNIST/raw", _idx_pair("t10k"), _idx_reader("notmnist", tuple("ABCDEFGHIJ")), Outline(28, 60_000, 10)
+)
 CIFAR10 = PublishedSet(
     "cifar-10-batches-py",
     (*_CIFAR10_TRAIN, "test_batch"),
     _read_cifar10,
-    32,
+    Outline(32, 50_000, 10),
     (Download(_CIFAR_URL + "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
 )
 CIFAR100 = PublishedSet(
     "cifar-100-python",
     ("train", "test", "meta"),
     _read_cifar100,
-    32,
+    Outline(32, 50_000, 100),
     (Download(_CIFAR_URL + "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
 )
 TINY_IMAGENET = PublishedSet(
     "tiny-imagenet-200",
     ("train", "val/images", "val/val_annotations.txt"),
     _read_tiny,
-    32,
+    Outline(32, 100_000, 200),
     (Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
 )
-SVHN = PublishedSet("SVHN", (_SVHN_FILE,), _read_svhn, 32)
+SVHN = PublishedSet("SVHN", (_SVHN_FILE,), _read_svhn, Outline(32, 0, 10))

@@ -30,7 +30,7 @@ from clom.data.catalog import SETS
 from clom.data.decoding import picture_size
 from clom.data.folders import Pictures, listed, picture_files, read_folder, readable
 from clom.data.formats import as_images, read_npz_arrays
-from clom.data.images import DataSet, Images, middle_square, without_colour
+from clom.data.images import DataSet, Images, Outline, middle_square, without_colour
 from clom.data.stream import Stream, split
 from clom.errors import DataError, UserError
 from clom.files import absolute
@@ -108,9 +108,24 @@ class DataSettings(Settings):
         """Settings with `pixels` filled in: by default the pictures' own size if all have the same, else 32."""
         if self.pixels is not None or self.set is not None:
             return self
-        side = _npz_side(self.npz) if self.npz is not None else _common_side(self._places)
+        outline = self.outline()
+        side = None if outline is None else outline.pixels
         natural = side is not None and MIN_PIXELS <= side <= MAX_NATURAL_PIXELS
         return self.model_copy(update={"pixels": side if natural else DEFAULT_PIXELS})
+
+    def outline(self) -> Outline | None:
+        """What is known about the images without reading them, before `pixels` and `train_per_class` apply."""
+        if self.set is not None:
+            return catalog.outline_of(self.set)
+        return _npz_outline(self.npz) if self.npz is not None else _folders_outline(self._places)
+
+    def n_train(self) -> int | None:
+        """The approximate number of training and validation images, if it is known without reading them."""
+        outline = self.outline()
+        if outline is None:
+            return None
+        most = outline.n_train if self.train_per_class is None else outline.n_classes * self.train_per_class
+        return min(most, outline.n_train)
 
     def load(self, folder: Path | None = None) -> DataSet:
         """The images. `folder` is the user's folder of data sets, also searched for pictures that have been moved."""
@@ -255,26 +270,29 @@ def _check_memory(count: int, pixels: int) -> None:
 
 
 @lru_cache(maxsize=16)
-def _common_side(places: tuple[Path, ...]) -> int | None:
-    """The shorter side of the pictures, if all have the same size. Cached, because a grid calls it often."""
-    sizes = set()
+def _folders_outline(places: tuple[Path, ...]) -> Outline:
+    """Cached, because a grid calls it often. A share that is held out for testing counts as training images."""
+    trained = [part for place in places for part in _parts(place)[:1]]
+    sizes = set[tuple[int, int]]()
     for path in (file for place in places for part in _parts(place) for file in picture_files(part)):
+        if len(sizes) > 1:
+            break
         try:
             sizes.add(picture_size(path))
         except DataError:
             continue  # reported as skipped when the pictures are read
-        if len(sizes) > 1:
-            return None
-    return min(sizes.pop()) if sizes else None
+    side = min(sizes.pop()) if len(sizes) == 1 else None
+    files = [file for part in trained for file in picture_files(part)]
+    return Outline(side, len(files), len({file.parent for file in files}))
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=16)
-def _npz_side(path: Path) -> int:
-    height, width = read_npz_arrays(path).train[0].shape[2:]
-    return int(min(height, width))
+def _npz_outline(path: Path) -> Outline:
+    pixels, labels = read_npz_arrays(path).train
+    return Outline(int(min(pixels.shape[2:])), len(labels), len(np.unique(labels)))
 
 
 def _read_npz(path: Path, test: float | None) -> DataSet:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from clom import machine
-from clom.data import catalog
 from clom.data.catalog import SETS
 from clom.data.sources import DataSettings
 from clom.errors import UserError, shorten, unknown
@@ -95,11 +94,12 @@ def resolve(
     maker = method_class(method)
     for name in found.recipe:
         METHODS.entry(name)  # refuses what is unknown, with a suggestion
-    settings = on_top(recipe_for(maker.name, method, found, amount), recipe_settings(recipe or {}, found, amount))
     given = [*method_info(method).preset, *(overrides or {}).items()]
     source = _checked(DataSettings, _with_overrides("data", _file_data(found, amount), given), "data.").resolved()
     if source.set is not None:
         SETS.entry(source.set)  # refuses what is unknown, with a suggestion
+    settings = recipe_for(maker.name, method, found, amount, None if found.built_in else source.n_train())
+    settings = on_top(settings, recipe_settings(recipe or {}, found, amount))
     # The same network for everyone, unless a system was published with one of its own.
     net = settings.pop("net", None) or found.at(amount).net or found.net or network_for(_pixels(source, found), amount)
     if not isinstance(net, Mapping):
@@ -158,7 +158,8 @@ def _pixels(source: DataSettings, experiment: Experiment) -> int | None:
     """The side of the images, as far as it is known before they are read."""
     if source.pixels is not None or source.set is None:
         return source.pixels
-    return experiment.size.pixels if experiment.size else catalog.pixels_of(source.set)
+    known = experiment.size or source.outline()
+    return known.pixels if known else None
 
 
 def _changes(usual: RunConfig, config: RunConfig) -> dict[str, Any]:

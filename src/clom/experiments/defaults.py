@@ -1,6 +1,6 @@
 """What holds where an experiment says nothing: a method's recipe, and a network that suits the size of the images.
 
-Tested by tests/experiments/test_config.py.
+Tested by tests/experiments/test_defaults.py.
 """
 
 from __future__ import annotations
@@ -14,20 +14,39 @@ from clom.experiments.catalogue import BUDGETS, Budget, Experiment, read_recipe
 from clom.experiments.plain_yaml import read_yaml
 from clom.settings import merged
 
+OTHER_IMAGES = 1500
+"""Training images in all for which the recipes' part `other` takes about the time of budget cpu."""
 _TINY, _SMALL = 17, 28  # pixels up to which a network of few layers is enough
 
 
-def recipe_for(method: str, variant: str, experiment: Experiment, budget: Budget) -> dict[str, Any]:
+def recipe_for(
+    method: str, variant: str, experiment: Experiment, budget: Budget, n_train: int | None
+) -> dict[str, Any]:
     """From general to special: for all experiments, then for this one; for all budgets, then for this one.
 
-    An experiment that is not built in has the part `other`, and may bring settings of its own, for the method and for
-    the `variant` of it that is run.
+    An experiment that is not built in has the part `other`, with fewer epochs at budget cpu if there are many images
+    (`n_train`, if known), and may bring settings of its own, for the method and for the `variant` of it that is run.
     """
     part = experiment.name if experiment.built_in else "other"
     settings = _at_budget(read_recipe(method), ("default", part), budget)
+    if budget == "cpu" and not experiment.built_in and n_train is not None and n_train > OTHER_IMAGES:
+        settings = _shortened(settings, OTHER_IMAGES / n_train)
     for name in dict.fromkeys((method, variant)):
         settings = on_top(settings, recipe_settings(experiment.recipe.get(name, {}), experiment, budget))
     return settings
+
+
+def _shortened(settings: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """All training, and its warm-up, for this share of the epochs."""
+    shorter = dict[str, Any]()
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            shorter[name] = _shortened(value, factor)
+        elif name in ("epochs", "first_epochs"):
+            shorter[name] = max(1, round(factor * value))
+        else:
+            shorter[name] = factor * value if name == "warmup" else value
+    return shorter
 
 
 def on_top(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
