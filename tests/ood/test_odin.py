@@ -1,4 +1,4 @@
-"""The numbers of the ODIN specification."""
+"""ODIN, with the numbers of its specification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def linear(x: Tensor) -> Tensor:
 
 
 def score(logits: Tensor, temperature: float) -> Tensor:
-    """The score of given logits: no model, so no step."""
+    """The score of given logits, without a perturbation."""
     return odin_score(lambda x: x, logits, temperature, eps=0.0)
 
 
@@ -66,8 +66,8 @@ def test_4_temperature_changes_no_order_of_two_classes_and_tends_to_max_minus_me
     assert rank_correlation(hot, three.amax(1) - three.mean(1)) > 0.99999
 
 
-def test_5_pixels_without_gradient_stay() -> None:
-    """A unit that ReLU silences gives a gradient of zero, which `>= 0` would take for a positive one."""
+def test_5_pixels_without_gradient_do_not_change() -> None:
+    """A unit silenced by ReLU has gradient zero, which `>= 0` would treat as positive."""
 
     def dead_first(x: Tensor) -> Tensor:
         return torch.relu(x - torch.tensor([1.0, 0.0])) @ torch.tensor([[2.0, 0.0], [1.0, -1.0]])
@@ -76,7 +76,7 @@ def test_5_pixels_without_gradient_stay() -> None:
     assert (perturbed(dead_first, x, 1.0, 0.1) - x).tolist() == [pytest.approx([0.0, 0.1])]
 
 
-def test_6_models_asked_in_turn_answer_as_if_asked_alone() -> None:
+def test_6_calls_for_several_models_are_independent() -> None:
     def other(x: Tensor) -> Tensor:
         return -3 * x @ W.T
 
@@ -90,7 +90,7 @@ def test_6_models_asked_in_turn_answer_as_if_asked_alone() -> None:
 
 
 def test_blocks_of_different_class_counts_compare_by_margin() -> None:
-    """Pitfall 5: by S itself a 2-class task with margin .1 beats a 10-class task with margin 20."""
+    """Pitfall 5: by S itself, a 2-class task with margin .1 beats a 10-class task with margin 20."""
     few, many = torch.tensor([[0.1, 0.0]]), torch.tensor([[20.0, *[0.0] * 9]])
     assert score(few, 1000.0).item() == pytest.approx(0.50003, abs=1e-5)
     assert score(many, 1000.0).item() == pytest.approx(0.1018, abs=1e-4)
@@ -106,7 +106,7 @@ def test_blocks_are_normalised_probabilities(temperature: float) -> None:
     torch.testing.assert_close(odin_block(linear, X, temperature, 0.1).amax(1).double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_blocks_make_no_ties() -> None:
+def test_blocks_have_no_ties() -> None:
     """Pitfall 6: 10-class probabilities at T = 1000 collapse in float32."""
     logits = torch.randn(5000, 10, generator=torch.Generator().manual_seed(0))
     highest = odin_block(lambda x: x, logits, 1000.0, 0.0).amax(1)
@@ -114,8 +114,8 @@ def test_blocks_make_no_ties() -> None:
     assert len(torch.unique((logits / 1000).softmax(1).amax(1))) < 4900
 
 
-def test_confident_answers_still_have_a_gradient() -> None:
-    """At T = 1 a margin of 30 leaves a gradient of 1e-13, which float32 rounds to none."""
+def test_confident_predictions_still_have_a_gradient() -> None:
+    """At T = 1 a margin of 30 leaves a gradient of 1e-13, which underflows in float32."""
     x = torch.tensor([[30.0, 0.0]]).repeat(512, 1)
     assert (perturbed(lambda images: images, x, 1.0, 0.1)[:, 0] > x[:, 0]).all()
 
@@ -126,7 +126,7 @@ def test_under_no_grad_and_with_an_empty_batch() -> None:
     assert odin_block(linear, X[:0]).shape == (0, 3)
 
 
-def test_score_object_takes_the_block_it_is_given() -> None:
+def test_the_score_uses_the_odin_block() -> None:
     block = torch.tensor([[1.0, 3.0], [2.0, 0.0]])
     assert ODIN()(Outputs(-block, odin=block)).tolist() == [3.0, 2.0]
     with pytest.raises(UserError, match="differentiated"):

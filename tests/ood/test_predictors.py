@@ -1,4 +1,4 @@
-"""Task predictors: by hand, and the law that ties TIL, task detection and CIL."""
+"""Task predictors: by hand, and the relation of TIL, task detection and CIL."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def test_predictors_by_hand() -> None:
 
 
 def test_product_is_the_best_of_all_products() -> None:
-    """Class probability times task probability over all classes: the winner is the winning task's best class."""
+    """The class with the highest product of class and task probability belongs to the predicted task."""
     joint = torch.cat([b.softmax(1) * SCORES.softmax(1)[:, k : k + 1] for k, b in enumerate(BLOCKS)], 1)
     winners = torch.bucketize(joint.argmax(1), torch.tensor([2, 5]), right=True)
     assert torch.equal(winners, Product().tasks(BLOCKS, SCORES))
 
 
-def test_product_survives_extreme_scores() -> None:
+def test_product_of_extreme_scores_is_finite() -> None:
     wanted = Product()([torch.tensor([[900.0, 0.0]]), torch.tensor([[0.0, -900.0]])], torch.tensor([[1e6, -1e6]]))
     assert torch.isfinite(wanted).all()
     assert wanted.argmax(1).item() == 0
 
 
-def test_standard_by_hand() -> None:
+def test_standardiser_by_hand() -> None:
     standard = Standardiser.fit([torch.tensor([1.0, 3.0]), torch.tensor([10.0, 10.0, 40.0, 40.0])])
     assert standard([torch.tensor([2.0, 4.0]), torch.tensor([25.0, 55.0])]).tolist() == [[0.0, 0.0], [2.0, 2.0]]
 
 
-def test_standard_undoes_scale_and_shift_of_a_task() -> None:
+def test_standardiser_undoes_scale_and_shift_of_a_task() -> None:
     randomness = torch.Generator().manual_seed(0)
     own = [torch.randn(30, generator=randomness) for _ in range(2)]
     images = [torch.randn(9, generator=randomness) for _ in range(2)]
@@ -53,14 +53,14 @@ def test_standard_undoes_scale_and_shift_of_a_task() -> None:
     torch.testing.assert_close(plain, moved, rtol=1e-4, atol=1e-4)
 
 
-def test_standard_of_a_constant_score_is_finite() -> None:
+def test_standardiser_of_a_constant_score_is_finite() -> None:
     assert torch.isfinite(Standardiser.fit([torch.ones(5)])([torch.tensor([1.0, 0.5])])).all()
 
 
 def test_outcome_by_hand() -> None:
     blocks = [BLOCKS, [torch.tensor([[5.0, 0.0]]), torch.tensor([[1.0, 2.0, 0.0]])]]
     scores = [SCORES, torch.tensor([[0.0, 1.0]])]
-    labels = [torch.tensor([1, 0]), torch.tensor([0])]  # TIL right, right, wrong
+    labels = [torch.tensor([1, 0]), torch.tensor([0])]  # TIL correct, correct, wrong
     assert outcome(Argmax(), blocks, scores, labels) == Outcome(task_detection=1 / 3, cil=1 / 3)
     assert outcome(TaskThenClass(), blocks, scores, labels) == Outcome(task_detection=2 / 3, cil=1 / 3)
 
@@ -89,7 +89,7 @@ def random_stream(draw: st.DrawFn) -> tuple[list[list[Tensor]], list[Tensor], li
 @pytest.mark.parametrize("name", PREDICTORS.names())
 @given(data=random_stream())
 @settings(max_examples=40, deadline=None)
-def test_law_of_til_task_detection_and_cil(
+def test_relation_of_til_task_detection_and_cil(
     name: str, data: tuple[list[list[Tensor]], list[Tensor], list[Tensor]]
 ) -> None:
     blocks, scores, labels = data
@@ -102,19 +102,19 @@ def test_law_of_til_task_detection_and_cil(
 
 @given(random_stream())
 @settings(max_examples=40, deadline=None)
-def test_argmax_is_the_argmax_over_blocks_side_by_side(
+def test_argmax_is_the_argmax_over_concatenated_blocks(
     data: tuple[list[list[Tensor]], list[Tensor], list[Tensor]],
 ) -> None:
     blocks, scores, labels = data
     found = [correctness(blocks[task], labels[task], task) for task in range(len(labels))]
     result = outcome(Argmax(), blocks, scores, labels)
     assert result.cil == pytest.approx(float(torch.cat([a.cil for a in found]).double().mean()))
-    for task, answer in enumerate(found):
-        assert torch.equal(Argmax().tasks(blocks[task], scores[task]), answer.detected_task)
+    for task, result_on_task in enumerate(found):
+        assert torch.equal(Argmax().tasks(blocks[task], scores[task]), result_on_task.detected_task)
 
 
 def test_random_data_of_five_tasks_of_two() -> None:
-    """Test 6 of the OOD notes: CIL is P(task right and TIL right), and no figure is trivial, for every predictor."""
+    """Test 6 of the OOD notes: CIL is P(task and TIL correct), and no value is trivial, for every predictor."""
     randomness = torch.Generator().manual_seed(0)
     blocks, scores, labels = [], [], []
     for task in range(5):

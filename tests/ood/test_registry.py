@@ -1,4 +1,4 @@
-"""Scores and predictors by name: what can be registered, and what is refused with a sentence."""
+"""Registering scores and predictors, and errors for anything else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clom.ood.registry import PREDICTORS, SCORES, chosen
 from clom.ood.scores import NEEDS, Energy, Outputs, Score
 
 
-def test_every_built_in_score_can_be_made_and_declares_known_needs() -> None:
+def test_every_built_in_score_is_constructible_and_declares_known_needs() -> None:
     titles = [SCORES.get(name).title for name in SCORES.names()]
     assert len(set(titles)) == len(titles) == 11
     for name in SCORES.names():
@@ -64,28 +64,28 @@ class NotComplete(Score):
 
 
 @pytest.mark.parametrize(
-    ("thing", "told"),
+    ("thing", "message"),
     [
         (lambda outputs: outputs.block, "is not a score: derive a class from clom.Score"),
         (dict, "dict is not a score"),
-        (NotComplete, r"NotComplete is not complete: give it __call__\(outputs\)"),
+        (NotComplete, r"NotComplete is abstract: give it __call__\(outputs\)"),
         (WithArgument, r"WithArgument must be constructible without arguments.*'scale'"),
         (WrongNeed, r"WrongNeed\.needs.*'feature'.*'features'"),
         (ForgotTheComma, r"needs = \('features',\)"),
     ],
 )
-def test_what_is_no_score_is_refused(thing: object, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_anything_but_a_score_is_rejected(thing: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         SCORES.register("mine")(thing)  # type: ignore[arg-type]
     assert "mine" not in SCORES
 
 
-def test_a_name_is_taken_once() -> None:
+def test_a_name_can_be_registered_only_once() -> None:
     with pytest.raises(UserError, match=r"a score 'msp' already \(built in\)"):
         SCORES.register("msp")(Energy)
 
 
-def test_names_choose_and_references_add() -> None:
+def test_names_select_and_references_add() -> None:
     assert chosen(SCORES) == SCORES.names()
     assert chosen(SCORES, ["gen", "msp"]) == ["gen", "msp"]
     assert chosen(SCORES, ["msp", "clom.ood.scores:GEN"]) == ["msp", "gen"]

@@ -1,4 +1,4 @@
-"""Familiarity, thresholds and what rejecting costs, by hand and as laws."""
+"""Familiarity, thresholds and rejection rates, by hand and as properties."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from clom.ood.rejection import HeldOutScores, is_unknown
 FOUR = HeldOutScores((1.0, 2.0, 3.0, 5.0))
 
 
-def test_among_the_held_out_images_it_is_the_conformal_p_value() -> None:
+def test_within_the_held_out_scores_it_is_the_conformal_p_value() -> None:
     assert [FOUR.familiarity(score) for score in (1.0, 1.5, 2.0, 4.9, 5.0, 99.0)] == [0.4, 0.4, 0.6, 0.8, 1.0, 1.0]
 
 
-def test_below_them_an_exponential_tail_goes_on() -> None:
-    """The middle of 1, 2, 3, 5 is 3; the lower half lies 2 and 1 below it: the scale is 1.5."""
+def test_below_them_it_has_an_exponential_tail() -> None:
+    """The (upper) median of 1, 2, 3, 5 is 3; the lower half lies 2 and 1 below it: the scale is 1.5."""
     assert FOUR.familiarity(1.0 - 1.5) == pytest.approx(math.exp(-1) / 5)
     assert FOUR.familiarity(1.0 - 15) == pytest.approx(math.exp(-10) / 5)
     assert FOUR.familiarity(-math.inf) == 0.0
 
 
-def test_scores_may_come_in_any_order() -> None:
+def test_scores_may_be_in_any_order() -> None:
     assert HeldOutScores.of([3.0, 1.0, 5.0, 2.0]) == FOUR
 
 
@@ -43,14 +43,14 @@ def test_without_held_out_images_nothing_is_unknown() -> None:
     assert nothing.threshold(0.5) == -math.inf
 
 
-def test_nothing_familiar_at_all_is_unknown_even_at_rate_zero() -> None:
+def test_familiarity_zero_is_unknown_even_at_rate_zero() -> None:
     assert is_unknown(0.0, 0.0)
     assert not is_unknown(1e-300, 0.0)
 
 
 def test_thresholds_by_hand() -> None:
-    """The least familiar of four has p = 2/5: accepted from the score 1 on at 0.3, from 2 on at 0.4, in the tail at
-    0.1, and at 0.2, which the tail only reaches at 1, from there on again."""
+    """The lowest of four has p = 2/5: the threshold is 1 at rate 0.3, 2 at 0.4, in the tail at 0.1, and 1 at 0.2, which
+    the tail reaches only there."""
     for rate, score in {0.3: 1.0, 0.4: 2.0, 0.5: 2.0, 0.6: 3.0, 0.99: 5.0, 0.2: 1.0}.items():
         assert FOUR.threshold(rate) == score
     assert FOUR.threshold(0.1) == pytest.approx(1 + 1.5 * math.log(0.5), rel=1e-12)
@@ -58,13 +58,13 @@ def test_thresholds_by_hand() -> None:
     assert HeldOutScores.of(map(float, range(1, 40))).threshold(0.05) == 2.0
 
 
-def test_at_rate_zero_only_what_lies_immeasurably_low_is_rejected() -> None:
+def test_at_rate_zero_only_extremely_low_scores_are_rejected() -> None:
     lowest = FOUR.threshold(0.0)
     assert lowest == pytest.approx(1 - 1.5 * 745, rel=0.01)
     assert FOUR.familiarity(math.nextafter(lowest, -math.inf)) == 0.0
 
 
-def test_the_cost_of_a_rate_comes_in_steps() -> None:
+def test_the_rejected_share_is_a_step_function() -> None:
     nineteen = HeldOutScores(tuple(map(float, range(19))))
     assert [nineteen.rejected_share(rate) for rate in (0.0, 0.05, 0.099, 0.1, 0.15, 0.5)] == [
         0.0, 0.0, 0.0, 1 / 19, 2 / 19, 9 / 19
@@ -72,7 +72,7 @@ def test_the_cost_of_a_rate_comes_in_steps() -> None:
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 2.0, math.nan])
-def test_a_rate_that_is_none(rate: float) -> None:
+def test_invalid_rates(rate: float) -> None:
     with pytest.raises(UserError, match="false-rejection"):
         FOUR.threshold(rate)
 
@@ -82,7 +82,7 @@ rates = st.floats(0, 0.999) | st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.25, 1 / 3,
 
 
 @given(own, rates)
-def test_rejecting_never_costs_more_than_the_rate(scores: HeldOutScores, rate: float) -> None:
+def test_the_rejected_share_never_exceeds_the_rate(scores: HeldOutScores, rate: float) -> None:
     assert scores.rejected_share(rate) <= rate
 
 

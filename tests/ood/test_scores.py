@@ -1,4 +1,4 @@
-"""The numbers of the OOD specification."""
+"""OOD scores, with the numbers of their specification."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ OVER_FEATURES: list[Callable[[], Score]] = [Mahalanobis, RelativeMahalanobis, la
 
 
 @pytest.mark.parametrize("make", OVER_FEATURES)
-def test_closed_features_change_nothing(make: Callable[[], Score]) -> None:
-    """Heads of closed units may hold anything: they are never read."""
+def test_closed_features_do_not_matter(make: Callable[[], Score]) -> None:
+    """Head weights of closed units can be anything: they are never used."""
     weight, bias = HEAD
 
     def padded(values: Tensor, value: float = 0.0) -> Tensor:
@@ -93,7 +93,7 @@ def test_closed_features_change_nothing(make: Callable[[], Score]) -> None:
 
 
 @pytest.mark.parametrize("make", OVER_FEATURES)
-def test_a_task_without_any_open_feature_says_the_same_of_everything(make: Callable[[], Score]) -> None:
+def test_a_task_without_open_features_scores_all_images_alike(make: Callable[[], Score]) -> None:
     none = torch.zeros(8, 2)
     fitted = make().fit(Outputs(none, none, OWN.labels, linear_head=HEAD))
     score = fitted(Outputs(torch.zeros(3, 2), torch.zeros(3, 2), linear_head=HEAD))
@@ -117,7 +117,7 @@ def test_nearest_neighbours() -> None:
     assert second.tolist() == pytest.approx([0.8, 3.2, 0.3859], abs=5e-5)
 
 
-def test_vim_punishes_what_lies_off_the_principal_plane() -> None:
+def test_vim_penalises_features_off_the_principal_plane() -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(200, 3, generator=generator) * torch.tensor([3.0, 2.0, 0.01])
     weight, bias = torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]), torch.zeros(2)
@@ -154,7 +154,7 @@ def test_scaling_changes_msp_but_not_max_logit() -> None:
     assert auc(MSP(), 0.2) != pytest.approx(auc(MSP(), 5), abs=1e-3)
 
 
-def test_undeclared_needs_are_told() -> None:
+def test_undeclared_needs_are_errors() -> None:
     with pytest.raises(UserError, match=r"features for each task.*needs = \('features',\)"):
         Mahalanobis().fit(LOGITS)
     with pytest.raises(UserError, match="linear_head"):

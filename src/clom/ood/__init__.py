@@ -1,4 +1,4 @@
-"""Does an image belong to a task at all? OOD scores of what a task's model computes, and predictors of the task.
+"""OOD scores of a task's outputs, task predictors, and rejection of unknown images.
 
-Functions of tensors that import no other package of CLOM, so that methods and evaluation can both use them.
+Functions of tensors that import no method, so that methods and evaluation can both use them.
 """

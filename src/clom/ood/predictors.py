@@ -1,10 +1,10 @@
-"""Task predictors: from blocks and one OOD score per task to the task an image belongs to.
+"""Task predictors: from blocks and one OOD score per task to the task of an image.
 
-A predictor says how strongly every task claims an image. The strongest claim wins, and the answer is that task's best
-class. So an image is classified correctly exactly if its task is found and its TIL answer is right, whatever the
-predictor, hence `TIL + TaskDR - 1 <= CIL <= min(TIL, TaskDR)`.
+A predictor computes a score for every task. The task with the highest score is predicted, and the class is that task's
+best one. So for every predictor an image is classified correctly exactly if its task and its TIL prediction are
+correct, hence `TIL + TaskDR - 1 <= CIL <= min(TIL, TaskDR)`.
 
-| name | how strongly task k claims image x |
+| name | score of task k for image x |
 |---|---|
 | `argmax` | its largest score, `max f^k(x)`: CLOM's own (Eq. 2) |
 | `task-then-class` | its OOD score `s^k(x)`, standardised |
@@ -22,15 +22,15 @@ from torch import Tensor
 
 
 class TaskPredictor(ABC):
-    """Subclasses can be made without arguments."""
+    """Base class of task predictors; subclasses must be constructible without arguments."""
 
     title: ClassVar[str] = ""
-    """What tables call it; by default the name under which it is registered."""
+    """Name in tables; by default the registered name."""
 
     @abstractmethod
     def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        """One block `[images, classes]` per task and standardised OOD scores `[images, tasks]` to how strongly each
-        task claims each image, `[images, tasks]`."""
+        """The score of each task for each image, `[images, tasks]`, from one block `[images, classes]` per task and
+        standardised OOD scores `[images, tasks]`."""
 
     def tasks(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
         """The predicted task of every image."""
@@ -38,7 +38,7 @@ class TaskPredictor(ABC):
 
 
 class Argmax(TaskPredictor):
-    """The task with the largest entry of all blocks; reads no OOD score."""
+    """The task with the largest entry of all blocks; uses no OOD score."""
 
     def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
         return torch.stack([block.amax(1) for block in blocks], 1)
@@ -54,7 +54,7 @@ class TaskThenClass(TaskPredictor):
 
 
 class Product(TaskPredictor):
-    """The task with the highest product of class and task probability, as a logarithm: small products underflow."""
+    """The task with the highest product of class and task probability, in log space to avoid underflow."""
 
     def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
         within = torch.stack([block.double().log_softmax(1).amax(1) for block in blocks], 1)
@@ -62,10 +62,10 @@ class Product(TaskPredictor):
 
 
 class Standardiser:
-    """`(s^k - mean) / std` with the mean and deviation of each task's score on its own data.
+    """`(s^k - mean) / std` with the mean and standard deviation of each task's score on its own data.
 
     Scores of separately trained tasks have different scales. The data must be held out: scores are fitted to the
-    training images and look better there than they are.
+    training images and would be too optimistic there.
     """
 
     def __init__(self, means: Tensor, deviations: Tensor) -> None:
@@ -73,11 +73,11 @@ class Standardiser:
 
     @staticmethod
     def fit(own: Sequence[Tensor]) -> Standardiser:
-        """`own[k]`: task k's scores of its own images."""
+        """`own[k]`: the scores of task k for its own images."""
         values = [scores.double() for scores in own]
         means = torch.stack([scores.mean() for scores in values])
         return Standardiser(means, torch.stack([scores.std(correction=0).clamp(min=1e-12) for scores in values]))
 
     def __call__(self, scores: Sequence[Tensor]) -> Tensor:
-        """All tasks' scores of the same images: `[images, tasks]`."""
+        """Standardise the scores of all tasks for the same images: `[images, tasks]`."""
         return (torch.stack(list(scores), 1).double() - self.means) / self.deviations

@@ -1,4 +1,4 @@
-"""Every OOD score and every task predictor by name, built in or brought; their code is imported when first used."""
+"""Registries of OOD scores and task predictors, built in or from plug-ins; their code is imported lazily."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ P = TypeVar("P", bound="type[TaskPredictor]")
 
 
 def check_score_class(thing: Any) -> None:
-    """Refuse what cannot be used as a score."""
+    """Raise unless `thing` can be used as a score."""
     from clom.ood.scores import NEEDS, Score
 
     _check_class(thing, "score", Score, "__call__(outputs), which returns one number per image")
     if isinstance(thing.needs, str):
         raise UserError(
-            f"{thing.__name__}.needs is a tuple of names: write needs = ({thing.needs!r},), with the comma."
+            f"{thing.__name__}.needs must be a tuple of names: write needs = ({thing.needs!r},), with the comma."
         )
     for need in thing.needs:
         if need not in NEEDS:
@@ -32,7 +32,7 @@ def check_score_class(thing: Any) -> None:
 
 
 def check_predictor_class(thing: Any) -> None:
-    """Refuse what cannot be used as a task predictor."""
+    """Raise unless `thing` can be used as a task predictor."""
     from clom.ood.predictors import TaskPredictor
 
     _check_class(thing, "predictor", TaskPredictor, "__call__(blocks, scores), which returns [images, tasks]")
@@ -43,7 +43,7 @@ def _check_class(thing: Any, kind: str, base: type, contract: str) -> None:
     if not (isinstance(thing, type) and issubclass(thing, base)):
         raise UserError(f"{name} is not a {kind}: derive a class from clom.{base.__name__} and give it {contract}.")
     if inspect.isabstract(thing):
-        raise UserError(f"The {kind} {name} is not complete: give it {contract}.")
+        raise UserError(f"The {kind} {name} is abstract: give it {contract}.")
     try:
         inspect.signature(thing).bind()
     except TypeError as problem:
@@ -52,7 +52,7 @@ def _check_class(thing: Any, kind: str, base: type, contract: str) -> None:
 
 BUILT_IN_SCORES = {
     "msp": ("clom.ood.scores:MSP", "maximum softmax probability (Hendrycks and Gimpel 2017)"),
-    "max-logit": ("clom.ood.scores:MaxLogit", "largest entry of the block, which CIL by argmax compares"),
+    "max-logit": ("clom.ood.scores:MaxLogit", "largest entry of the block, as compared in CIL by argmax"),
     "energy": ("clom.ood.scores:Energy", "logsumexp of the block (Liu et al. 2020)"),
     "neg-entropy": ("clom.ood.scores:NegEntropy", "negative entropy of the softmax probabilities"),
     "gen": ("clom.ood.scores:GEN", "generalised entropy (Liu et al. 2023)"),
@@ -66,10 +66,10 @@ BUILT_IN_SCORES = {
     "vim": ("clom.ood.scores:ViM", "energy minus a virtual logit (Wang et al. 2022)"),
     "react": ("clom.ood.scores:ReAct", "energy of clipped features (Sun et al. 2021)"),
 }
-"""Name -> where it is, and what it is: known without importing it."""
+"""Name -> location and description, available without importing it."""
 
 BUILT_IN_PREDICTORS = {
-    "argmax": ("clom.ood.predictors:Argmax", "the task with the largest entry of all blocks; reads no OOD score"),
+    "argmax": ("clom.ood.predictors:Argmax", "the task with the largest entry of all blocks; uses no OOD score"),
     "task-then-class": ("clom.ood.predictors:TaskThenClass", "the task with the highest OOD score"),
     "product": ("clom.ood.predictors:Product", "the task with the highest class times task probability"),
 }
@@ -81,7 +81,7 @@ PREDICTORS: Registry[type[TaskPredictor]] = Registry(
 
 
 def register_score(name: str) -> Callable[[S], S]:
-    """A class decorator that makes a `Score` known by `name`."""
+    """A class decorator that registers a `Score` as `name`."""
     register = SCORES.register(name)
 
     def decorate(score: S) -> S:
@@ -92,7 +92,7 @@ def register_score(name: str) -> Callable[[S], S]:
 
 
 def register_predictor(name: str) -> Callable[[P], P]:
-    """A class decorator that makes a `TaskPredictor` known by `name`."""
+    """A class decorator that registers a `TaskPredictor` as `name`."""
     register = PREDICTORS.register(name)
 
     def decorate(predictor: P) -> P:
@@ -103,7 +103,7 @@ def register_predictor(name: str) -> Callable[[P], P]:
 
 
 def chosen(registry: Registry[Any], references: Sequence[str] = ()) -> list[str]:
-    """The names to use: those given, or else all, and always what is given as FILE.py:Name or package.module:Name."""
+    """The given names, or else all names, plus those given as FILE.py:Name or package.module:Name."""
     names = [registry.named(reference) for reference in references if ":" not in reference]
-    brought = [registry.named(reference) for reference in references if ":" in reference]
-    return list(dict.fromkeys([*(names or registry.names()), *brought]))
+    from_code = [registry.named(reference) for reference in references if ":" in reference]
+    return list(dict.fromkeys([*(names or registry.names()), *from_code]))

@@ -1,9 +1,9 @@
-"""When is an image unknown? The one definition, used wherever images are rejected.
+"""The definition of an unknown image, used wherever images are rejected.
 
-A score says how much an image looks like a task's own (high = belongs). Whether it is too low to be one of them is
-judged by the scores of held-out images of the task: the conformal p-value is the share of these, the new image counted
-among them, that score no higher. An image is unknown at a false-rejection rate r if its p-value is r or less; then no
-more than the share r of new images of the task is rejected, whatever the distribution of the scores.
+An OOD score is high for images that belong to a task. A new image's conformal p-value is the share of the task's
+held-out images, including the new one, whose score is no higher. The image is unknown at a false-rejection rate r if
+its p-value is at most r; then at most the share r of new images of the task is rejected, for any distribution of the
+scores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from clom.errors import UserError
 
 FALSE_REJECTION = 0.05
-"""The default rate: how many images of known classes may be taken for unknown."""
+"""The default rate of images of known classes that may be rejected as unknown."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class HeldOutScores:
 
     @staticmethod
     def of(scores: Iterable[float]) -> HeldOutScores:
-        """In any order."""
+        """From scores in any order."""
         return HeldOutScores(tuple(sorted(scores)))
 
     def familiarity(self, score: float) -> float | None:
-        """The p-value of a score; None if there are no held-out images to tell.
+        """The p-value of a score; None without held-out images.
 
-        Below all of them, where few held-out images say nothing more, an exponential tail continues it; its scale is
-        that of their lower half.
+        Below all held-out scores, where the conformal p-value is constant, an exponential tail extrapolates it; its
+        scale is that of their lower half.
         """
         count, n = bisect_right(self.ascending, score), len(self.ascending)
         if n == 0:
@@ -42,7 +42,7 @@ class HeldOutScores:
         return (count + 1) / (n + 1) if count else math.exp((score - self.ascending[0]) / self._tail_scale) / (n + 1)
 
     def threshold(self, false_rejection: float) -> float:
-        """The lowest score that is not unknown at this rate; minus infinity if there are no held-out images."""
+        """The lowest score that is not unknown at this rate; minus infinity without held-out images."""
         check_rate(false_rejection)
         if not self.ascending:
             return -math.inf
@@ -58,7 +58,7 @@ class HeldOutScores:
         return high
 
     def rejected_share(self, false_rejection: float) -> float:
-        """The share of the held-out images themselves that are unknown at this rate: at most the rate."""
+        """The share of the held-out images that are unknown at this rate: at most the rate."""
         rejected = sum(self._rejects(score, false_rejection) for score in self.ascending)
         return rejected / max(1, len(self.ascending))
 
@@ -67,17 +67,17 @@ class HeldOutScores:
 
     @property
     def _tail_scale(self) -> float:
-        """How far scores of the lower half lie below the middle one, on average."""
-        middle = self.ascending[len(self.ascending) // 2]
+        """Mean distance of the lower half of the scores from the median."""
+        median = self.ascending[len(self.ascending) // 2]
         lower = self.ascending[: len(self.ascending) // 2]
-        return max(sum(middle - score for score in lower) / max(1, len(lower)), 1e-12)
+        return max(sum(median - score for score in lower) / max(1, len(lower)), 1e-12)
 
 
 def is_unknown(familiarity: float | None, false_rejection: float) -> bool:
-    """What cannot be judged is not rejected."""
+    """Whether the p-value is at most the rate; False without a p-value."""
     return familiarity is not None and familiarity <= false_rejection
 
 
 def check_rate(false_rejection: float) -> None:
     if not 0 <= false_rejection < 1:
-        raise UserError(f"A false-rejection rate is a share from 0 to below 1, not {false_rejection}.")
+        raise UserError(f"A false-rejection rate must be at least 0 and below 1, not {false_rejection}.")

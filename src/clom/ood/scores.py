@@ -1,10 +1,10 @@
-"""Post-hoc OOD scores. One convention for all: high = belongs to the task.
+"""Post-hoc OOD scores. The convention: high = belongs to the task.
 
-A score is called with a task's `Outputs` and returns one number per image. What it reads besides the block is declared
-in `needs`. Scores that describe the task's own data are `fit` on its outputs first; where a task's model is frozen once
-it is learned, a fitted score stays valid.
+A score is called with a task's `Outputs` and returns one number per image. The outputs that it uses besides the block
+are declared in `needs`. Some scores are first `fit` to the task's own outputs; if a task's model never changes after
+training, a fitted score stays valid.
 
-Features that a task's mask closes are always zero. Scores over features leave them out: covariances would be singular.
+Features that a task's mask closes are always zero. Scores of features exclude them: covariances would be singular.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ NEEDS = {
     "linear_head": "a linear head on its features",
     "odin": "logits that can be differentiated with respect to the image",
 }
-"""What a score may need besides the block (the fields of `Outputs`), and how to say it."""
+"""Outputs that a score may need besides the block (fields of `Outputs`), and their descriptions in messages."""
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a task's model computes for images: its block, and as far as a score needs them the other fields."""
+    """The outputs of a task's model for images: its block, and the other fields if a score needs them."""
 
     block: Tensor
     """`[images, classes of the task]`"""
     features: Tensor | None = None
     """`[images, d]`"""
     labels: Tensor | None = None
-    """The classes of the images, counted within the task; given to `fit` alone."""
+    """The labels of the images within the task; only passed to `fit`."""
     odin: Tensor | None = None
     """The block of the perturbed images (`odin.odin_block`)."""
     linear_head: tuple[Tensor, Tensor] | None = None
     """Weight `[classes, d]` and bias of the linear layer that reads the features."""
 
     def only(self, needs: Collection[str]) -> Outputs:
-        """The block and these fields, without the others."""
+        """The block and these fields only."""
         without: dict[str, Any] = dict.fromkeys(NEEDS.keys() - set(needs))
         return replace(self, **without)
 
@@ -73,19 +73,19 @@ class Outputs:
 
 
 def _missing(need: str) -> UserError:
-    return UserError(f"A score asked for {NEEDS[need]}, which it was not given: declare it, needs = ({need!r},).")
+    return UserError(f"A score uses {NEEDS[need]} without declaring it: add needs = ({need!r},).")
 
 
 class Score(ABC):
-    """`fit` where it needs data, then a call. Subclasses can be made without arguments."""
+    """Base class of OOD scores: `fit`, then call. Subclasses must be constructible without arguments."""
 
     title: ClassVar[str] = ""
-    """What tables call it; by default the name under which it is registered."""
+    """Name in tables; by default the registered name."""
     needs: ClassVar[Collection[str]] = ()
-    """The fields of `Outputs` that it reads besides the block: a tuple of names from `NEEDS`."""
+    """The fields of `Outputs` that it uses besides the block: a tuple of names from `NEEDS`."""
 
     def fit(self, own: Outputs) -> Self:
-        """Learn what the task's own training images look like; nothing to do for scores of the block alone."""
+        """Fit to the outputs of the task's own training images; does nothing by default."""
         return self
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Score(ABC):
 
 
 class MSP(Score):
-    """The largest softmax probability (Hendrycks and Gimpel 2017). Confident on peaked but low blocks too."""
+    """The maximum softmax probability (Hendrycks and Gimpel 2017). It ignores the magnitude of the logits."""
 
     title = "MSP"
 
@@ -106,7 +106,7 @@ class MSP(Score):
 
 
 class MaxLogit(Score):
-    """The largest entry of the block: what CIL by argmax compares."""
+    """The largest entry of the block, as compared in CIL by argmax."""
 
     title = "MaxLogit"
 
@@ -127,7 +127,7 @@ class Energy(Score):
 
 
 class NegEntropy(Score):
-    """`sum p log p`: zero for a certain answer, -log C for none."""
+    """`sum p log p`: 0 for a certain prediction, -log C for a uniform one."""
 
     title = "NegEntropy"
 
@@ -151,13 +151,13 @@ class GEN(Score):
 
 
 class _Gaussian:
-    """Squared Mahalanobis distances to means that share one covariance, over the features that vary.
+    """Squared Mahalanobis distances to means with a shared covariance, over the active features.
 
-    With `S = L L'`, they are plain distances between `L^-1 h` and `L^-1 mu`.
+    With `S = L L'`, they are Euclidean distances between `L^-1 h` and `L^-1 mu`.
     """
 
     def __init__(self, features: Tensor, means: Tensor, centred: Tensor, shrink: float) -> None:
-        self.kept = alive(features)
+        self.kept = active_features(features)
         covariance = centred[:, self.kept].T @ centred[:, self.kept] / len(centred)
         ridge = shrink * covariance.diagonal().mean().clamp(min=1e-12)
         self.factor = torch.linalg.cholesky(covariance + ridge * torch.eye(len(covariance), dtype=covariance.dtype))
@@ -169,13 +169,13 @@ class _Gaussian:
 
     def distances(self, features: Tensor) -> Tensor:
         """`[images, means]`"""
-        # Not by matrix products: those lose the digits of small distances.
+        # Not by matrix products, which lose the precision of small distances.
         exactly = "donot_use_mm_for_euclid_dist"
         return torch.cdist(self._whitened(features), self.means, compute_mode=exactly).square()
 
 
-def alive(features: Tensor) -> Tensor:
-    """Which features ever answer to the given images."""
+def active_features(features: Tensor) -> Tensor:
+    """A mask of the features that are nonzero for at least one image."""
     return features.abs().amax(0) > 0
 
 
@@ -184,7 +184,7 @@ def class_means(features: Tensor, labels: Tensor) -> Tensor:
 
 
 class Mahalanobis(Score):
-    """Minus the smallest squared distance to a class mean under the within-class covariance (Lee et al. 2018)."""
+    """Negative squared distance to the nearest class mean under the within-class covariance (Lee et al. 2018)."""
 
     title = "Mahalanobis"
     needs = ("features", "labels")
@@ -204,7 +204,7 @@ class Mahalanobis(Score):
 
 
 class RelativeMahalanobis(Mahalanobis):
-    """The same distance minus the one to a single Gaussian over the whole task (Ren et al. 2021)."""
+    """Mahalanobis distance minus the distance to a single Gaussian of the whole task (Ren et al. 2021)."""
 
     title = "rel. Mahalanobis"
 
@@ -221,14 +221,14 @@ class RelativeMahalanobis(Mahalanobis):
 
 
 class KNN(Score):
-    """Minus the distance of the normalised feature to its k-th nearest training feature (Sun et al. 2022)."""
+    """Negative distance of the normalised features to the k-th nearest training features (Sun et al. 2022)."""
 
     title = "kNN"
     needs = ("features",)
 
     def __init__(self, k: int | None = None) -> None:
         self.k = k
-        """By default one in a hundred of the stored features."""
+        """By default one percent of the number of stored features."""
 
     def fit(self, own: Outputs) -> Self:
         self.bank_ = torch.nn.functional.normalize(own.need_features())
@@ -241,26 +241,26 @@ class KNN(Score):
 
 
 class ViM(Score):
-    """Energy minus a virtual logit: the part of the feature outside the task's principal space (Wang et al. 2022)."""
+    """Energy minus a virtual logit: the residual of the features outside the principal subspace (Wang et al. 2022)."""
 
     title = "ViM"
     needs = ("features", "linear_head")
 
     def __init__(self, dimensions: int | None = None) -> None:
         self.dimensions = dimensions
-        """Of the principal space; by default half of those that the features can span."""
+        """Dimension of the principal subspace; by default half of the features' maximum rank."""
 
     def fit(self, own: Outputs) -> Self:
         features = own.need_features()
         weight, bias = own.need_linear_head()
-        self.kept_ = alive(features)
+        self.kept_ = active_features(features)
         self.origin_ = -torch.linalg.pinv(weight[:, self.kept_]) @ bias
         centred = features[:, self.kept_] - self.origin_
         vectors = torch.linalg.eigh(centred.T @ centred / len(centred)).eigenvectors.flip(1)
         inside = self.dimensions or min(centred.shape) // 2
         self.outside_ = vectors[:, inside:]
         largest, residual = own.block.amax(1).double().mean(), self._residual(features).mean()
-        self.alpha_ = float(largest.abs() / residual.clamp(min=1e-12))  # a scale, so never negative
+        self.alpha_ = float(largest.abs() / residual.clamp(min=1e-12))  # a scale, hence positive
         return self
 
     def _residual(self, features: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ class ViM(Score):
 
 
 class ReAct(Score):
-    """Energy after features are clipped at a high percentile of the task's own (Sun et al. 2021)."""
+    """Energy of features clipped at a high percentile of the task's own features (Sun et al. 2021)."""
 
     title = "ReAct"
     needs = ("features", "linear_head")
@@ -283,7 +283,7 @@ class ReAct(Score):
 
     def fit(self, own: Outputs) -> Self:
         features = own.need_features()
-        kept = alive(features)  # closed units would drag the percentile down to zero
+        kept = active_features(features)  # closed units would lower the percentile
         self.limit_ = float(features[:, kept].flatten().quantile(self.percentile)) if kept.any() else 0.0
         return self
 

@@ -16,7 +16,7 @@ from clom.data.images import Images
 from clom.errors import UserError
 from clom.files import write_atomically
 from clom.methods.families.base import Capability, Method
-from clom.ood.scores import Outputs, alive
+from clom.ood.scores import Outputs, active_features
 from clom.storage.tensors import read_tensors, to_bytes
 
 _CAPABILITIES: dict[str, Capability] = {
@@ -70,7 +70,7 @@ class OutputBook:
     def training(self, images: Images, model: int, needs: Collection[str]) -> Outputs:
         """Of a task's own training images; to be called before `outputs` is called for this task."""
         if _reads_features(needs) and self._lacks("train", "features", images, model):
-            self._put(f"alive.{model}", alive(self.method.features(images.pixels, model)))
+            self._put(f"alive.{model}", active_features(self.method.features(images.pixels, model)))
         return replace(self.outputs("train", images, model, needs), labels=images.labels)
 
     def outputs(
