@@ -96,7 +96,7 @@ def test_the_printed_commands_work(elsewhere: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("score", "Mine"), "'Mine' is no name: use lower-case letters, digits and dashes"),
+        (("score", "Mine"), "'Mine' is no name: use lower-case letters, digits, dashes and underscores"),
         (("score", "3d"), "is no name"),
         (("method", "a--b"), "such as my-method"),
         (("score", "mine", "--out", "nowhere/mine.py"), "no folder nowhere"),
@@ -109,6 +109,13 @@ def test_mistakes(arguments: tuple[str, ...], told: str, elsewhere: Path, capsys
     assert clom("new", *arguments) == 2
     assert told in capsys.readouterr().err
     assert list(elsewhere.iterdir()) == []
+
+
+def test_names_with_underscores(elsewhere: Path) -> None:
+    assert clom("new", "experiment", "my_experiment") == 0
+    assert clom("new", "score", "my_own_score") == 0
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["my_experiment.yaml", "my_own_score.py"]
+    assert 'register_score("my_own_score")\nclass MyOwnScore(' in (elsewhere / "my_own_score.py").read_text()
 
 
 def test_nothing_is_overwritten(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

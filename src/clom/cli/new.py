@@ -32,17 +32,19 @@ def new_command(kind: Kind, name: str, /, *, out: Path | None = None) -> None:
     kind
         What it is to be: method, experiment, score or network.
     name
-        Its name, for example my-method: lower-case letters, digits and dashes.
+        Its name, for example my-method: lower-case letters, digits, dashes and underscores.
     out
         The file to write, by default called after the name, in this folder.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise UserError(f"'{shorten(name)}' is no name: use lower-case letters, digits and dashes, such as my-{kind}.")
+    if not re.fullmatch(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*", name):
+        raise UserError(
+            f"'{shorten(name)}' is no name: use lower-case letters, digits, dashes and underscores, such as my-{kind}."
+        )
     ending = ".yaml" if kind == "experiment" else ".py"
     path = out or Path((name if kind == "experiment" else name.replace("-", "_")) + ending)
     if path.suffix != ending:
         raise UserError(f"{path} should end in {ending}, as every {kind} does.")
-    class_name = "".join(part.capitalize() for part in name.split("-"))
+    class_name = "".join(part.capitalize() for part in re.split("[_-]", name))
     write_new(path, template(kind, ending, name, class_name, path))
     console = Console()
     console.print(f"Wrote {path}. It works as it is:", highlight=False, soft_wrap=True, markup=False)
