@@ -8,9 +8,10 @@ There is one `Registry` for each kind of thing a person may bring (methods, netw
 | a file, a module | `--method my_file.py:Mine`, `--method package.module:Mine`, `--plugin my_file.py` |
 | an installed package | an entry point of the group `clom.methods` |
 
-Code is imported when it is first used. Nothing is ever imported because a file that is being read says so: only what is
-installed, or what the caller names. A file that was made with a plug-in notes where it came from (`origins`), so that
-whoever reads it without the plug-in is told what is missing (`require`).
+Code is imported when it is first used. Nothing is ever imported because a model or a run says so: only what is
+installed, or what the caller names, on the command line or in an experiment's file. What was made with a plug-in
+notes where it came from (`origins`), so that whoever reads it without the plug-in is told what is missing
+(`require`).
 """
 
 from clom.plugins.loading import load_code, load_plugin, loaded, why

@@ -121,8 +121,9 @@ class Registry(Generic[T]):
     def named(self, reference: str) -> str:
         """The name behind `reference`: a name, `path/to/file.py:Name` or `package.module:Name`, whose code is loaded.
 
-        For what a person names on the spot, never for what a file says. What is not registered yet is registered under
-        its own `name`, or else under the last part of the reference in lower case.
+        For what a person names on the spot or in an experiment's file, never for what a model or a run says. What is
+        not registered yet is registered under its own `name`, or else under the last part of the reference in lower
+        case.
         """
         if reference.endswith(".py"):
             module = load_code(reference)
