@@ -44,7 +44,7 @@ def test_scores_of_another_run_are_refused(folder: Path) -> None:
     path = folder / "scores.safetensors"
     tensors, header = read_tensors(path)
     for problem, changed in {
-        "holds no scores": {name: value for name, value in tensors.items() if name != "0.4"},
+        "has no scores": {name: value for name, value in tensors.items() if name != "0.4"},
         "have shapes": {**tensors, "0.4": tensors["0.4"][:3]},
         "NaN": {**tensors, "0.4": tensors["0.4"] * float("nan")},
     }.items():
