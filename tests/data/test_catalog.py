@@ -19,14 +19,17 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.io import savemat
 
 from clom.data import catalog, formats, published_sets
 from clom.data.catalog import SETS, register_dataset
 from clom.data.images import DataSet, Images
+from clom.data.published_sets import read_svhn_digits
 from clom.data.stream import split
 from clom.errors import DataError, UserError
 
@@ -128,6 +131,56 @@ def test_svhn(tmp_path: Path) -> None:
     np.savez(tmp_path / "SVHN" / "test_2000.npz", images=np.zeros((3, 32, 32, 3), np.uint8), labels=np.arange(3))
     svhn = catalog.load("svhn", tmp_path, download=False)
     assert (len(svhn.train), svhn.test.pixels.shape) == (0, (3, 3, 32, 32))
+
+
+def svhn_digits(labels: list[int]) -> dict[str, Any]:
+    """Cropped digits as they are published: the image number comes last, and 10 is the digit 0."""
+    pixels = np.zeros((32, 32, 3, len(labels)), np.uint8)
+    pixels[1, 2, 0] = np.arange(len(labels)) + 7
+    return {"X": pixels, "y": np.array(labels, np.uint8)[:, None]}
+
+
+def test_svhn_as_published(tmp_path: Path) -> None:
+    """It is preferred to the excerpt, and needs both files."""
+    folder = tmp_path / "SVHN"
+    folder.mkdir()
+    savemat(folder / "train_32x32.mat", svhn_digits([1, 10, 9]), do_compression=True)
+    assert not catalog.available("svhn", tmp_path)
+    savemat(folder / "test_32x32.mat", svhn_digits([10, 2]))
+    np.savez(folder / "test_2000.npz", images=np.zeros((3, 32, 32, 3), np.uint8), labels=np.arange(3))
+    svhn = catalog.load("svhn", tmp_path, download=False)
+    assert svhn.train.labels.tolist() == [1, 0, 9]
+    assert svhn.test.labels.tolist() == [0, 2]
+    assert svhn.train.pixels.shape == (3, 3, 32, 32)
+    assert svhn.train.pixels[:, 0, 1, 2].tolist() == [7, 8, 9]
+    assert int(svhn.train.pixels.sum()) == 24
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({**svhn_digits([1]), "X": np.zeros((3, 32, 32, 1), np.uint8)}, r"uint8 \[32, 32, 3, n\], found uint8 \[3, 32"),
+        ({**svhn_digits([1]), "X": np.zeros((32, 32, 3, 1))}, r"found float64"),
+        ({**svhn_digits([1, 2]), "y": np.array([[1]])}, "expected 2 labels from 1 to 10 in 'y', found 1 values"),
+        (svhn_digits([1, 11]), "labels from 1 to 10"),
+        ({"X": svhn_digits([1])["X"]}, "with 'X' and 'y', but 'y'"),
+    ],
+)
+def test_svhn_of_another_kind_is_refused(tmp_path: Path, content: dict[str, Any], problem: str) -> None:
+    path = tmp_path / "train_32x32.mat"
+    savemat(path, content)
+    with pytest.raises(DataError, match=problem):
+        read_svhn_digits(path)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 60, 130, 200, -1])
+def test_damaged_svhn_is_refused(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "train_32x32.mat"
+    savemat(path, svhn_digits([1, 2, 3]), do_compression=True)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:keep])
+    with pytest.raises(DataError, match=f"{path.name}: expected"):
+        read_svhn_digits(path)
 
 
 @pytest.mark.parametrize("meta", [True, False])
@@ -311,6 +364,19 @@ def test_files_are_downloaded_into_the_cache_once(
     for path in root.iterdir():
         path.unlink()
     assert len(catalog.load("mnist").test) == 10
+
+
+def test_svhn_is_downloaded(web: tuple[Path, str], own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, address = web
+    for name, labels in (("train_32x32.mat", [1, 2, 10]), ("test_32x32.mat", [3])):
+        savemat(root / name, svhn_digits(labels))
+    assert [source.url for source in published_sets.SVHN.downloads] == [
+        f"http://ufldl.stanford.edu/housenumbers/{part}_32x32.mat" for part in ("train", "test")
+    ]
+    serve_from(monkeypatch, "svhn", address, {path.name: path.read_bytes() for path in sorted(root.iterdir())})
+    svhn = catalog.load("svhn")
+    assert (svhn.train.labels.tolist(), svhn.test.labels.tolist()) == ([1, 2, 0], [3])
+    assert catalog.available("svhn")
 
 
 def test_archive_is_unpacked_into_the_cache(

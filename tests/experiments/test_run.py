@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -268,6 +269,15 @@ def test_variants_run(method: str, tmp_path: Path) -> None:
     assert next(iter(result.summary["cil_by_calibration"])) == preferred
     assert (result.summary["memory_bytes"] == 0) == (preferred == "none")
     assert result.class_names == (("0", "1", "2"), ("3", "4"))
+
+
+def test_methods_look_for_further_data_sets_in_the_given_folder(tmp_path: Path) -> None:
+    (tmp_path / "SVHN").mkdir()
+    images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    np.savez(tmp_path / "SVHN" / "test_2000.npz", images=images, labels=np.arange(5))
+    one_task = {"data.sizes": [2], "data.classes_per_task": None, "data.train_per_class": 12, "ood": "svhn"}
+    config = resolve("digits-5t", "muc", "smoke", 0, one_task)
+    assert execute(config, stream_of(config), tmp_path / "run", data=tmp_path).summary["til"] > 0
 
 
 def test_a_memory_of_nothing_is_no_calibration(tmp_path: Path) -> None:

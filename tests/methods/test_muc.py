@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from clom.evaluation.scorebook import Scorebook
 from clom.learning.context import TrainingContext
 from clom.learning.distillation import soft_cross_entropy
 from clom.learning.loop import Plan
+from clom.learning.progress import Progress
 from clom.methods.families.base import LearnedTask
 from clom.methods.muc import (
     Muc,
@@ -112,7 +114,8 @@ def test_training_sides_changes_nothing_else(tiny_stream: Stream) -> None:
     method.open_task(LearnedTask(second.name, second.class_names))
     before = {name: value.clone() for name, value in method.state_dict().items()}
     blocks = method.blocks(second.train.pixels)
-    method._train_sides(second, TrainingContext())
+    draws = torch.Generator().manual_seed(0)
+    method._train_sides(second, auxiliary_images("noise", second, draws), draws, TrainingContext())
     changed = {name for name, value in method.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"side.parts.1.weight", "side.parts.1.bias"}
     assert all(torch.equal(old, new) for old, new in zip(blocks, method.blocks(second.train.pixels), strict=True))
@@ -248,6 +251,19 @@ def test_a_named_data_set_is_loaded_and_resized(tiny_stream: Stream, monkeypatch
     assert drawn.min() >= 0
     assert drawn.max() <= 1
     make(ood="svhn").learn(tiny_stream[0])
+
+
+def test_a_data_set_is_looked_for_in_the_given_folder(tiny_stream: Stream, tmp_path: Path) -> None:
+    """And before anything is trained, so that nobody waits for stage 1 to hear that it is missing."""
+    steps: list[Progress] = []
+    with pytest.raises(UserError, match=r"put t10k-images-idx3-ubyte.gz.* into .*FashionMNIST"):
+        make(ood="fashion-mnist").learn(tiny_stream[0], TrainingContext(steps.append, data=tmp_path))
+    assert steps == []
+    (tmp_path / "SVHN").mkdir()
+    pixels = colourful(6, 32).pixels.permute(0, 2, 3, 1).numpy()
+    np.savez(tmp_path / "SVHN" / "test_2000.npz", images=pixels, labels=np.arange(6))
+    make(ood="svhn").learn(tiny_stream[0], TrainingContext(steps.append, data=tmp_path))
+    assert {step.phase for step in steps} == {"learning", "sides"}
 
 
 def test_an_unknown_data_set_is_refused(tiny_stream: Stream) -> None:

@@ -9,8 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from clom.data import formats
 from clom.data.images import DataSet, Images, Outline
+from clom.errors import DataError
+from clom.files import check_regular
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,12 @@ class PublishedSet:
     read: Callable[[Path], DataSet]
     outline: Outline
     downloads: tuple[Download, ...] = ()
+    excerpt: str | None = None
+    """A file that the reader takes in place of all others: a part of the set in another format."""
 
     def missing(self, place: Path) -> list[str]:
+        if self.excerpt is not None and (place / self.folder / self.excerpt).exists():
+            return []
         return [name for name in self.files if find(place / self.folder, name) is None]
 
 
@@ -101,17 +109,42 @@ def _read_tiny(folder: Path) -> DataSet:
     return DataSet("tiny-imagenet", class_names, train, test)
 
 
-_SVHN_FILE = "test_2000.npz"
+_SVHN_TRAIN, _SVHN_TEST, _SVHN_EXCERPT = "train_32x32.mat", "test_32x32.mat", "test_2000.npz"
 _DIGIT_NAMES = tuple("0123456789")
 
 
 def _read_svhn(folder: Path) -> DataSet:
-    test = formats.read_npz_images(folder / _SVHN_FILE, len(_DIGIT_NAMES))
+    """The published cropped digits; without them the excerpt, which has test images only."""
+    if (folder / _SVHN_TRAIN).exists() and (folder / _SVHN_TEST).exists():
+        return DataSet(
+            "svhn", _DIGIT_NAMES, read_svhn_digits(folder / _SVHN_TRAIN), read_svhn_digits(folder / _SVHN_TEST)
+        )
+    test = formats.read_npz_images(folder / _SVHN_EXCERPT, len(_DIGIT_NAMES))
     return DataSet("svhn", _DIGIT_NAMES, _none_like(test), test)
+
+
+def read_svhn_digits(path: Path) -> Images:
+    """A MATLAB file with `X`, uint8 `[32, 32, 3, n]`, and `y`, labels from 1 to 10, where 10 is the digit 0."""
+    from scipy.io import loadmat  # slow to import
+
+    check_regular(path)
+    try:
+        content = loadmat(path, variable_names=("X", "y"))
+        pixels, labels = content["X"], content["y"].ravel()
+    except Exception as error:  # damaged files make the reader raise anything
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(f"{path}: expected a MATLAB file with 'X' and 'y', but {why}.") from error
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
+        raise DataError(f"{path}: expected 'X' to be uint8 [32, 32, 3, n], found {pixels.dtype} {list(pixels.shape)}.")
+    if labels.shape != pixels.shape[3:] or not np.isin(labels, range(1, 11)).all():
+        raise DataError(f"{path}: expected {pixels.shape[3]} labels from 1 to 10 in 'y', found {len(labels)} values.")
+    digits = np.ascontiguousarray(pixels.transpose(3, 2, 0, 1))
+    return formats.as_images(path, digits, labels.astype(np.int64) % 10, len(_DIGIT_NAMES))
 
 
 _MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
+_SVHN_URL = "http://ufldl.stanford.edu/housenumbers/"
 _MNIST_MD5 = {
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -159,4 +192,14 @@ TINY_IMAGENET = PublishedSet(
     Outline(32, 100_000, 200),
     (Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
 )
-SVHN = PublishedSet("SVHN", (_SVHN_FILE,), _read_svhn, Outline(32, 0, 10))
+SVHN = PublishedSet(
+    "SVHN",
+    (_SVHN_TRAIN, _SVHN_TEST),
+    _read_svhn,
+    Outline(32, 73_257, 10),
+    (
+        Download(_SVHN_URL + _SVHN_TRAIN, "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        Download(_SVHN_URL + _SVHN_TEST, "eb5a983be6a315427106f1b164d9cef3"),
+    ),
+    _SVHN_EXCERPT,
+)

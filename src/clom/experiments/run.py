@@ -82,8 +82,8 @@ def execute(
     """Do the run, or what is left of it: what is in `folder` already, even part of a task, is not learned again.
 
     While a task is learned a checkpoint is made `every` so many seconds, and when `stop` asks for the end. `data` is
-    where the images came from, for the record. `device` and `precision` may be `auto`; an interrupted run keeps the
-    precision it was started with unless another one is named.
+    the folder of data sets, for the record and for methods that need more than the stream's images. `device` and
+    `precision` may be `auto`; an interrupted run keeps the precision it was started with unless another one is named.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, but a run needs a folder. Choose another one with --out.")
@@ -103,7 +103,7 @@ def execute(
             stop.raise_if_requested()
             place, belongs_to = folder / "checkpoints", _fingerprint(folder)
             checkpoints = CheckpointFolder(place, len(method.tasks), belongs_to, every=every, stop=stop)
-            method.learn(task, TrainingContext(on_progress, checkpoints, precision=chosen))
+            method.learn(task, TrainingContext(on_progress, checkpoints, precision=chosen, data=data))
             book.update(method)
             evaluation = evaluate(book, method.calibrations())
             minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -81,11 +82,13 @@ class TrainingContext:
         checkpoints: Checkpoints | None = None,
         seconds_between_reports: float | None = None,
         precision: Precision = "float32",
+        data: Path | None = None,
     ) -> None:
         """By default every step is reported on a CPU, and at most five a second on an accelerator, since reading the
-        loss synchronises with the device."""
+        loss synchronises with the device. `data` is the user's folder of data sets, for methods that need one besides
+        the task's images."""
         self.on_progress, self.checkpoints = on_progress, checkpoints
-        self.precision = precision
+        self.precision, self.data = precision, data
         self._pause, self._last_report = seconds_between_reports, -math.inf
         self._device: torch.device | None = None
         self._method: nn.Module | None = None

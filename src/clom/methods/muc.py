@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -56,7 +57,7 @@ class MucSettings(SharedSettings):
     side_training: SideTraining = SideTraining()
     temperature: PositiveNumber = 2.0
     ood: str = "shuffled-patches"
-    """The auxiliary images: `noise`, `shuffled-patches`, or a data set (from CLOM_DATA or the cache)."""
+    """The auxiliary images: `noise`, `shuffled-patches`, or a data set, found like the experiment's own."""
     predict_with: Literal["main", "side", "both"] = "main"
     """`main`: as published; `side`: the sum of a class's side outputs; `both`: the main output plus their mean."""
 
@@ -110,9 +111,11 @@ class Muc(SharedNetwork):
         super()._open_task(task)
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
+        draws = self.random("other images")
+        draw = auxiliary_images(self.settings.ood, task, draws, context.data)  # first: the data set may be missing
         trained = [*self.backbone.parameters(), *self.head.parameters(), *self._last_sides()]
         self.train_on(*self.new_data(task), self._stage_one(), trained, context)
-        self._train_sides(task, context)
+        self._train_sides(task, draw, draws, context)
 
     def _last_sides(self) -> list[torch.nn.Parameter]:
         return list(self.side.parts[-2].parameters()) if len(self.tasks) > 1 else []
@@ -141,11 +144,9 @@ class Muc(SharedNetwork):
 
         return loss_of
 
-    def _train_sides(self, task: Task, context: TrainingContext) -> None:
+    def _train_sides(self, task: Task, draw: Draw, draws: torch.Generator, context: TrainingContext) -> None:
         """Stage 3, in evaluation mode: the network, its statistics and all other heads stay bit-identical."""
         settings, number, views = self.settings.side_training, len(self.tasks) - 1, self.random("side views")
-        draws = self.random("other images")
-        draw = auxiliary_images(self.settings.ood, task, draws)
 
         def outputs_of(images: Tensor) -> Tensor:
             images = augment(images, self.settings.augmentation, views)
@@ -178,13 +179,14 @@ class Muc(SharedNetwork):
         return sides if predict_with == "side" else main + sides / self.settings.sides
 
 
-def auxiliary_images(name: str, task: Task, randomness: torch.Generator) -> Draw:
-    """A source of auxiliary images; a data set that contains images of the task is refused."""
+def auxiliary_images(name: str, task: Task, randomness: torch.Generator, folder: Path | None = None) -> Draw:
+    """A source of auxiliary images; a data set, looked for in `folder` first, that contains images of the task is
+    refused."""
     if name == "noise":
         return lambda pixels: torch.rand(len(pixels), 3, *pixels.shape[2:], generator=randomness).to(pixels.device)
     if name == "shuffled-patches":
         return lambda pixels: shuffled_patches(to_unit(pixels), randomness)
-    found = catalog.load(name)
+    found = catalog.load(name, folder)
     pool = found.train.pixels if len(found.train) else found.test.pixels
     if _share_an_image(pool, task.train.pixels.cpu()):
         raise UserError(f"ood is '{name}', which contains images of task '{task.name}': choose another data set.")
