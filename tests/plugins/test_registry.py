@@ -163,6 +163,19 @@ def test_a_package_may_use_the_decorator_too(
     assert shapes.entry("rhombus").origin == "package rhombi 2"
 
 
+def test_a_package_may_bring_the_work_of_another(
+    shapes: Registry[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(
+        tmp_path, "adapter", "1", "from pentagons import Square\n", {"clom.test_shapes": {"other": "adapter:Square"}}
+    )
+    write(tmp_path, "pentagons.py", SHAPES_FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert shapes.get("other").__module__ == "pentagons"
+    assert shapes.entry("other").origin == "package adapter 1"
+    assert shapes.named("pentagons:Square") == "other"
+
+
 def test_a_broken_package_breaks_its_own_name_only(
     shapes: Registry[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

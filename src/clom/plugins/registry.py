@@ -69,17 +69,20 @@ class Registry(Generic[T]):
 
         def decorate(thing: T) -> T:
             self._check(thing)
-            known, place = self._all().get(name), _place_of(thing)
-            if known is not None and not _same(known, place):
+            known = self._all().get(name)
+            if known is not None and not _same(known, _place_of(thing)):
                 raise UserError(f"There is a {self.kind} '{name}' already ({known.origin}). Choose another name.")
             if known is not None and known.origin == BUILT_IN:
                 return thing
-            self._adopt(name, thing)
-            origin = _origin_of(thing) if known is None else known.origin
-            self._entries[name] = Entry(name, lambda: thing, place, origin)  # of two definitions the newer counts
+            self._take(name, thing, _origin_of(thing) if known is None else known.origin)
             return thing
 
         return decorate
+
+    def _take(self, name: str, thing: T, origin: str) -> None:
+        """Of two definitions under one name the newer counts."""
+        self._adopt(name, thing)
+        self._entries[name] = Entry(name, lambda: thing, _place_of(thing), origin)
 
     def names(self) -> list[str]:
         """Everything that is registered: built in first, then by programs and plug-ins, then by installed packages."""
@@ -105,12 +108,13 @@ class Registry(Generic[T]):
             thing = entry.load()
         except UserError:
             raise
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             if entry.origin == BUILT_IN:
                 raise
             raise UserError(f"The {self.kind} '{name}' ({entry.origin}) cannot be loaded: {why(problem)}.") from problem
         if name not in self._entries:  # from a package, for the first time
-            self.register(name)(thing)
+            self._check(thing)
+            self._take(name, thing, entry.origin)
         return thing
 
     def description(self, name: str) -> str:
