@@ -149,10 +149,10 @@ def test_its_models_can_be_saved_and_loaded(place: Place, used: dict[str, str]) 
 
 def test_without_it_everything_says_what_to_install(place: Place, used: dict[str, str]) -> None:
     needed = {
-        "inspect resumed/model.safetensors": "needs the method 'anchored' of the package clom-tiny-plugin 0.3.0",
-        "inspect runs/gratings-2t-hat-smoke-s0/model.safetensors": "needs the network 'two-layers' of the package",
-        "resume resumed": "needs the method 'anchored' of the package clom-tiny-plugin, which is not installed",
-        "report runs/gratings-2t-hat-smoke-s0": "needs the network 'two-layers' of the package clom-tiny-plugin",
+        "inspect resumed/model.safetensors": "needs the method 'anchored' from the package clom-tiny-plugin 0.3.0",
+        "inspect runs/gratings-2t-hat-smoke-s0/model.safetensors": "needs the network 'two-layers' from the package",
+        "resume resumed": "needs the method 'anchored' from the package clom-tiny-plugin, which is not installed",
+        "report runs/gratings-2t-hat-smoke-s0": "needs the network 'two-layers' from the package clom-tiny-plugin",
         "run gratings-2t": "no experiment 'gratings-2t'",
     }
     table = "table --ledger ledger.jsonl --experiment gratings-2t --budget smoke"

@@ -219,7 +219,7 @@ def test_a_data_set_in_a_file(elsewhere: Path, capsys: pytest.CaptureFixture[str
     for command in ("resume", "scores", "report"):
         assert clom(command, "run") == 2, "a run's folder does not make anybody's code run"
         said = capsys.readouterr().err
-        assert "needs the data set 'letters' of my_sets.py: repeat the command with --plugin my_sets.py" in said
+        assert "needs the data set 'letters' from my_sets.py: repeat the command with --plugin my_sets.py" in said
         assert clom(command, "run", "--plugin", "deep/my_sets.py") == 0
     (elsewhere / "by_name.yaml").write_text("data: {set: letters, sizes: [2, 2]}" + SMALL)
     assert clom("run", "by_name.yaml", *QUICK, "--plugin=deep/my_sets.py") == 0

@@ -103,7 +103,7 @@ def test_a_network_of_a_file(elsewhere: Path, capsys: pytest.CaptureFixture[str]
     assert config["plugins"] == {"network": "file my_net.py"}
     capsys.readouterr()
     assert clom("resume", "run") == 2
-    assert "The run in run needs the network 'mynet' of my_net.py: repeat" in capsys.readouterr().err
+    assert "The run in run needs the network 'mynet' from my_net.py: repeat" in capsys.readouterr().err
     assert clom("resume", "run", "--plugin=my_net.py") == 0
     write(elsewhere, "settings.yaml", "net: {kind: 'my_net.py:MyNet'}\n")
     assert clom(*RUN[:2], "--config=settings.yaml") == 2
@@ -175,7 +175,7 @@ def test_an_installed_package(
     }
     for command in ("resume", "report"):
         assert clom(command, "run") == 2
-        assert "of the package nearest_images, which is not installed here" in capsys.readouterr().err
+        assert "from the package nearest_images, which is not installed here" in capsys.readouterr().err
 
 
 def test_the_list_says_where_things_come_from(

@@ -26,19 +26,22 @@ def test_files_note_where_things_come_from(
 @pytest.mark.parametrize(
     ("origin", "said"),
     [
-        ("file my_file.py", r"needs the shape 'mine' of my_file.py: repeat the command with --plugin my_file.py, or"),
+        ("file my_file.py", r"needs the shape 'mine' from my_file.py: repeat the command with --plugin my_file.py, or"),
         ("file my file.py", r"--plugin 'my file.py'"),
         ("module geometry.flat", r"--plugin geometry.flat"),
         (
             "package no-such-package 1.2",
-            r"package no-such-package 1.2, which is not installed here: install that one, if",
+            r"package no-such-package 1.2, which is not installed here: install that one if",
         ),
-        ("package numpy 0.1", r"package numpy 0.1, but here numpy [0-9.]+ is installed, which does not bring it"),
-        ("module __main__", r"not built in: register it before"),
-        ("file \x1b[2J", r"^The file needs the shape 'mine', which is not built in: register it before"),
-        ("rm -rf /", r"^The file needs the shape 'mine', which is not built in: register it before"),
-        ("package ", r"register it before"),
-        (3, r"register it before"),
+        ("package numpy 0.1", r"package numpy 0.1, but numpy [0-9.]+ is installed here, which does not provide it"),
+        ("module __main__", r"not built in: run the code that registers it first"),
+        (
+            "file \x1b[2J",
+            r"^The file needs the shape 'mine', which is not built in: run the code that registers it first",
+        ),
+        ("rm -rf /", r"^The file needs the shape 'mine', which is not built in: run the code that registers it first"),
+        ("package ", r"run the code that registers it first"),
+        (3, r"run the code that registers it first"),
     ],
 )
 def test_a_missing_plugin_is_named(shapes: Registry[Any], origin: object, said: str) -> None:

@@ -56,7 +56,7 @@ def test_a_method_from_a_file(tiny_stream: Stream, tmp_path: Path) -> None:
     assert description(path)["plugins"] == {"method": "file my_file.py"}
     assert str(tmp_path) not in path.read_bytes().decode("latin-1"), "the file names a local folder"
     with pytest.raises(
-        UserError, match=r"needs the method 'mine' of my_file.py: repeat .* --plugin my_file.py"
+        UserError, match=r"needs the method 'mine' from my_file.py: repeat .* --plugin my_file.py"
     ) as problem:
         clom.load_model(path)
     assert "damaged" not in str(problem.value)
@@ -76,7 +76,7 @@ def test_a_method_from_a_package(tiny_stream: Stream, tmp_path: Path, monkeypatc
             assert clom.load_model(path).name == "image-mean"
     assert description(path)["plugins"] == {"method": "package image_means 3.1"}
     with pytest.raises(
-        UserError, match=r"method 'image-mean' of the package image_means 3.1, which is not installed here"
+        UserError, match=r"method 'image-mean' from the package image_means 3.1, which is not installed here"
     ):
         clom.load_model(path)
 

@@ -40,18 +40,18 @@ def _missing(kind: str, name: str, origin: str, needed_by: str) -> UserError:
     match = _ORIGIN.fullmatch(origin) if origin.isprintable() else None  # a file may say anything
     source, where = match.groups() if match else ("", "")
     if source == "package":
-        return UserError(f"{what} of the package {where}, {_instead(where)}: install that one, if you trust it.")
+        return UserError(f"{what} from the package {where}, {_instead(where)}: install that one if you trust it.")
     if source == "" or where == "__main__":
-        return UserError(f"{what}, which is not built in: register it before, where it is defined.")
+        return UserError(f"{what}, which is not built in: run the code that registers it first.")
     return UserError(
-        f"{what} of {where}: repeat the command with --plugin {shlex.quote(where)}, or in Python call "
-        f"clom.load_plugin({where!r}) before."
+        f"{what} from {where}: repeat the command with --plugin {shlex.quote(where)}, or in Python call "
+        f"clom.load_plugin({where!r}) first."
     )
 
 
 def _instead(package: str) -> str:
     name = package.partition(" ")[0]
     try:
-        return f"but here {name} {version(name)} is installed, which does not bring it"
+        return f"but {name} {version(name)} is installed here, which does not provide it"
     except (PackageNotFoundError, ValueError):
         return "which is not installed here"

@@ -286,7 +286,7 @@ def test_a_model_file_tells_where_its_network_comes_from(tiny_stream: Stream, tm
     with plugin_files.clean(NETS):
         model = clom.make_method("finetune", "digits-5t", "smoke", net__kind=f"{code}:MyNet", plan__epochs=1)
         clom.save_model(path, model.learn(tiny_stream[0]))
-    with pytest.raises(UserError, match=r"needs the network 'mynet' of my_net.py: repeat .* --plugin my_net.py"):
+    with pytest.raises(UserError, match=r"needs the network 'mynet' from my_net.py: repeat .* --plugin my_net.py"):
         clom.load_model(path)
     clom.load_plugin(code)
     assert clom.load_model(path).net_settings.model_dump() == {"kind": "mynet", "width": 8}
