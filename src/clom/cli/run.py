@@ -99,7 +99,7 @@ def show_run(
     """Execute a run in front of a person."""
     from clom import machine
     from clom.cli.display import Display, result_table, summary_lines
-    from clom.experiments.distributed_run import load_stream, together
+    from clom.experiments.distributed_run import load_stream, working_folder
     from clom.experiments.run import execute, is_finished
     from clom.reporting.figures.run_overview import draw_run
     from clom.stopping import Stopped, StopRequest
@@ -110,7 +110,7 @@ def show_run(
     nothing_to_do = is_finished(folder)
     every = SECONDS if checkpoint_every is None else checkpoint_every
     try:
-        with together(launch, config, folder) as place:
+        with working_folder(launch, config, folder) as place:
             stream = load_stream(launch, config, data)
             if not launch.is_main:
                 execute(config, stream, place, every=math.inf, data=data, device=device, precision=precision)

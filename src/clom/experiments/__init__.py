@@ -1,1 +1,1 @@
-"""Experiments: what is learned, with which budget, what came out of it."""
+"""Experiments: configurations, runs, grids and the ledger of results."""

@@ -1,4 +1,4 @@
-"""What holds where an experiment says nothing: a method's recipe, and a network that suits the size of the images.
+"""Defaults of an experiment: the method's recipe, and a network for the size of the images.
 
 Tested by tests/experiments/test_defaults.py.
 """
@@ -15,17 +15,17 @@ from clom.experiments.plain_yaml import read_yaml
 from clom.settings import merged
 
 OTHER_IMAGES = 1500
-"""Training images in all for which the recipes' part `other` takes about the time of budget cpu."""
-_TINY, _SMALL = 17, 28  # pixels up to which a network of few layers is enough
+"""Number of training images for which the recipes' section `other` takes about the time of budget cpu."""
+_TINY, _SMALL = 17, 28  # pixels up to which a small network is enough
 
 
 def recipe_for(
     method: str, variant: str, experiment: Experiment, budget: Budget, n_train: int | None
 ) -> dict[str, Any]:
-    """From general to special: for all experiments, then for this one; for all budgets, then for this one.
+    """The recipe of a method, from general to specific: all experiments, this experiment; all budgets, this budget.
 
-    An experiment that is not built in has the part `other`, with fewer epochs at budget cpu if there are many images
-    (`n_train`, if known), and may bring settings of its own, for the method and for the `variant` of it that is run.
+    An experiment that is not built in uses the section `other`, with fewer epochs at budget cpu if there are many
+    images (`n_train`, if known), and may have its own settings for the method and for the `variant` of it that is run.
     """
     part = experiment.name if experiment.built_in else "other"
     settings = _at_budget(read_recipe(method), ("default", part), budget)
@@ -37,7 +37,7 @@ def recipe_for(
 
 
 def _shortened(settings: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """All training, and its warm-up, for this share of the epochs."""
+    """The settings with all numbers of epochs and warm-ups multiplied by `factor`."""
     shorter = dict[str, Any]()
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -50,7 +50,7 @@ def _shortened(settings: Mapping[str, Any], factor: float) -> dict[str, Any]:
 
 
 def on_top(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What somebody wrote on top of a recipe, group by group; a group of another `kind` has nothing of the old one."""
+    """A user's settings merged over a recipe, group by group; a group of another `kind` replaces the old one."""
     result = merged(settings, {})
     for name, value in recipe.items():
         old = result.get(name)
@@ -66,9 +66,9 @@ def on_top(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, 
 
 
 def recipe_settings(recipe: Mapping[str, Any], experiment: Experiment, budget: Budget) -> dict[str, Any]:
-    """What a recipe that somebody wrote says: by experiment and budget, by budget alone, or a plain tree of settings.
+    """The settings of a user's recipe, which is organised by experiment and budget, by budget, or not at all.
 
-    By experiment it is laid out as the built-in ones are: `default`, `other` and names of experiments, each with `all`
+    By experiment it has the layout of the built-in ones: `default`, `other` and names of experiments, each with `all`
     and names of budgets.
     """
     if recipe and all(_is_by_budget(part) for part in recipe.values()):
@@ -80,7 +80,7 @@ def recipe_settings(recipe: Mapping[str, Any], experiment: Experiment, budget: B
 def read_recipe_file(path: Path) -> dict[str, Any]:
     content = read_yaml(path)
     if not isinstance(content, dict):
-        raise UserError(f"{path} must hold settings of a method, for example 'learning: {{plan: {{epochs: 10}}}}'.")
+        raise UserError(f"{path} must contain settings of a method, for example 'learning: {{plan: {{epochs: 10}}}}'.")
     return content
 
 
@@ -102,7 +102,7 @@ def _is_by_budget(part: Any) -> bool:
 
 
 def network_for(pixels: int | None, budget: Budget) -> dict[str, Any]:
-    """As in the built-in experiments with images of about this size: of digits, of MNIST, of CIFAR-10."""
+    """The network of the built-in experiment with images of about this size: digits, MNIST or CIFAR-10."""
     if pixels is not None and pixels <= _TINY:
         return {
             "kind": "alexnet",

@@ -1,7 +1,7 @@
-"""One run done by several processes: what they must have in common, and where each of them keeps its files.
+"""One run distributed over several processes.
 
-The first process has the run's folder, the others a copy of their own. So all begin where the run stands, whether or
-not the machines share a disk, and write without disturbing each other; the copies are thrown away.
+Rank 0 works in the run's folder, all other ranks in temporary copies of it. So all resume from the same state, whether
+or not the machines share a disk, and do not overwrite each other's files.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _NOT_NEEDED = ("features.safetensors", "scores.json", "report.html", "figure.svg
 
 
 @contextmanager
-def together(launch: Launch, config: RunConfig, folder: Path) -> Iterator[Path]:
-    """Work on a run with the other processes of `launch`, in the folder this gives; alone it is `folder` itself."""
+def working_folder(launch: Launch, config: RunConfig, folder: Path) -> Iterator[Path]:
+    """Join the other processes of `launch` and yield the folder to work in; for a single process, `folder` itself."""
     if launch.size == 1:
         yield folder
         return
@@ -41,26 +41,26 @@ def together(launch: Launch, config: RunConfig, folder: Path) -> Iterator[Path]:
     with session(launch):
         require_same("settings", config.model_dump_json().encode())
         if launch.is_main:
-            share(pack(folder))
+            broadcast(pack(folder))
             yield folder
         else:
             _follow()
-            with tempfile.TemporaryDirectory(prefix="clom-") as place:
-                unpack(share(b""), Path(place))
-                yield Path(place)
+            with tempfile.TemporaryDirectory(prefix="clom-") as copy:
+                unpack(broadcast(b""), Path(copy))
+                yield Path(copy)
 
 
 def _check_method(name: str) -> None:
     if not method_info(name).divisible:
         able = ", ".join(sorted(other for other in BUILT_IN if BUILT_IN[other].divisible))
         raise UserError(
-            f"Several processes would not make '{name}' faster: it trains networks of its own kind, which are not "
-            f"divided. Start it without torchrun. Divided are: {able}."
+            f"'{name}' cannot be distributed, because it does not train the experiment's network. Start it without "
+            f"torchrun. Methods that can be distributed: {able}."
         )
 
 
 def _follow() -> None:
-    """Leave it to the first process to warn and to be stopped; when it ends, talking to it fails and ends this one."""
+    """Leave warnings and signals to rank 0; when it ends, the next collective fails and ends this process."""
     warnings.simplefilter("ignore")
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -68,7 +68,7 @@ def _follow() -> None:
 
 
 def load_stream(launch: Launch, config: RunConfig, data: Path | None) -> Stream:
-    """The run's images, which must be the same everywhere; on each machine one process is first and downloads them."""
+    """The run's images, which must be the same on all ranks; one process per machine downloads them."""
     if launch.size == 1:
         return config.data.stream(data, config.seed)
     if launch.local_rank == 0:
@@ -80,8 +80,8 @@ def load_stream(launch: Launch, config: RunConfig, data: Path | None) -> Stream:
     return stream
 
 
-def share(content: bytes) -> bytes:
-    """What the first process holds, to all."""
+def broadcast(content: bytes) -> bytes:
+    """The content of rank 0, on all ranks."""
     size = torch.tensor([len(content)])
     data_parallel.collective(dist.broadcast, size, 0)
     data = torch.zeros(int(size), dtype=torch.uint8)
@@ -92,9 +92,9 @@ def share(content: bytes) -> bytes:
 
 
 def pack(folder: Path) -> bytes:
-    """The files that going on with a run may need."""
+    """The files that resuming a run may need."""
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as files:  # not compressed: numbers do not get smaller
+    with zipfile.ZipFile(archive, "w") as files:  # not compressed: weights do not get smaller
         for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
             if path.is_file() and path.name not in _NOT_NEEDED and not path.name.startswith("."):
                 files.write(path, path.relative_to(folder).as_posix())

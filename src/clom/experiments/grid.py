@@ -1,4 +1,4 @@
-"""Many runs as one work list: experiments x methods x seeds x variants. A run that is finished is never repeated."""
+"""Grids of runs: experiments x methods x seeds x variants. A finished run is never repeated."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from clom.settings import Settings, explain
 
 
 class Block(Settings):
-    """All combinations of what it lists."""
+    """All combinations of the listed experiments, methods, seeds and variants."""
 
     experiments: tuple[str, ...]
     methods: tuple[str, ...] | Literal["all"] = ("clom",)
     budget: Budget = "cpu"
     seeds: tuple[int, ...] = (0,)
     variants: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"": dict[str, Any]()})
-    """Name -> settings that differ from the recipe, with dotted names; the empty name is the recipe itself."""
+    """Name -> settings that differ from the recipe, by dotted name; the empty name is the recipe itself."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the list and the folder it lives in."""
+    """One run of the grid and its folder."""
 
     experiment: str
     """Its name, or the path of its file."""
@@ -45,7 +45,7 @@ class Cell:
     variant: str
     folder: Path
     plugins: tuple[str, ...] = ()
-    """Files and modules that the run's process has to load."""
+    """Files and modules that the run's process has to import."""
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class Cell:
     def command(
         self, data: Path | None, threads: int | None, device: str = "auto", precision: str = "auto"
     ) -> list[str]:
-        """The ordinary command line of this run, with the interpreter that is running now."""
+        """The command line of this run, with the current interpreter."""
         config = self.config
         words = [sys.executable, "-m", "clom", "run", self.experiment, "--method", config.method]
         words += ["--budget", config.budget, "--seed", str(config.seed), "--out", str(self.folder)]
@@ -86,14 +86,14 @@ class Cell:
         device: str = "auto",
         precision: str = "auto",
     ) -> bool:
-        """Do it in a process of its own; whether it finished."""
+        """Run it in a separate process; returns whether it finished."""
         return execute_command(self.command(data, threads, device, precision), self.folder)
 
 
 def execute_command(command: Sequence[str], folder: Path) -> bool:
-    """Do a run in a process of its own, whose output goes to `log.txt` in its folder; whether it finished.
+    """Execute a run in a separate process, with its output in the folder's `log.txt`; returns whether it finished.
 
-    A function of plain data: a cluster's job gets nothing whose code another machine might not have loaded.
+    All arguments are plain data, so that a cluster job can be pickled and started on another machine.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "failure.txt").unlink(missing_ok=True)
@@ -102,17 +102,17 @@ def execute_command(command: Sequence[str], folder: Path) -> bool:
     if done.returncode == 0 and is_finished(folder):
         return True
     lines = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
-    reason = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    reason = next((line for line in reversed(lines) if line.strip()), "no output")
     write_atomically(folder / "failure.txt", f"exit code {done.returncode}: {reason}\n".encode())
     return False
 
 
 def read_grid(path: Path) -> list[Block]:
-    """A YAML file with one block, or with several under `blocks`."""
+    """The blocks of a YAML file: one, or several under `blocks`."""
     content = read_yaml(path)
     blocks = content.get("blocks", [content]) if isinstance(content, Mapping) else None
     if not isinstance(blocks, list) or not blocks:
-        raise UserError(f"{path} must hold experiments, methods and seeds, or several such groups under 'blocks'.")
+        raise UserError(f"{path} must contain experiments, methods and seeds, or several such groups under 'blocks'.")
     try:
         return [_anchored(Block.model_validate(block), path.parent) for block in blocks]
     except ValidationError as problem:
@@ -125,7 +125,7 @@ def _anchored(block: Block, folder: Path) -> Block:
 
 
 def cells(blocks: Sequence[Block], out: Path) -> list[Cell]:
-    """The work list; every name and setting in it is checked before anything runs."""
+    """All runs of the grid; every name and setting is checked before anything runs."""
     found: dict[str, Cell] = {}
     for block in blocks:
         names = PAPER_METHODS if block.methods == "all" else block.methods

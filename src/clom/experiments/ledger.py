@@ -1,4 +1,4 @@
-"""The ledger: one line of JSON for every finished run, written by commands only, never by hand."""
+"""The ledger: one JSON line per finished run, written by commands only, never by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Row:
-    """A run: what was run, what came out (fractions, not percent), where."""
+    """A run: its settings, its results (fractions, not percent) and its environment."""
 
     experiment: str
     method: str
@@ -52,12 +52,12 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str, int, str]:
-        """A run with the same key replaces an older one."""
+        """A row replaces an older one with the same key."""
         return self.experiment, self.method, self.budget, self.seed, json.dumps(self.overrides, sort_keys=True)
 
     @staticmethod
     def of_run(folder: Path) -> Row:
-        """Read a finished run's folder."""
+        """The row of a finished run's folder."""
         for name in ("summary.json", "environment.json", "metrics.jsonl"):
             if not (folder / name).exists():
                 raise UserError(f"{folder} is not a finished run: it has no {name}.")
@@ -90,7 +90,7 @@ class Row:
 
 
 def read(path: Path) -> list[Row]:
-    """All rows; none if there is no ledger yet."""
+    """All rows; empty if there is no ledger yet."""
     if not path.exists():
         return []
     rows = []
@@ -103,19 +103,25 @@ def read(path: Path) -> list[Row]:
             rows.append(Row(**data))
         except (ValueError, TypeError) as problem:
             why = shorten(" ".join(str(problem).split()), 300)
-            raise UserError(f"{path} is not a ledger: line {number} is no run ({why}).") from None
+            raise UserError(f"{path} is not a ledger: line {number} is not a run ({why}).") from None
     return rows
 
 
 def add(path: Path, rows: Iterable[Row]) -> None:
-    """Put rows into the ledger in place of older ones of the same runs; sorted, so that a change is easy to see."""
+    """Add rows to the ledger, replacing older ones of the same runs; sorted, so that diffs are easy to read."""
     merged = {row.key: row for row in (*read(path), *rows)}
-    lines = [json.dumps(_rounded(asdict(merged[key])), sort_keys=True) for key in sorted(merged)]
+    lines = [json.dumps(_rounded(_written(merged[key])), sort_keys=True) for key in sorted(merged)]
     write_atomically(path, "".join(line + "\n" for line in lines).encode())
 
 
+def _written(row: Row) -> dict[str, Any]:
+    """The default device and precision are not written, so that ledgers from before they were recorded do not change."""
+    usual = {"device": "cpu", "precision": "float32"}
+    return {name: value for name, value in asdict(row).items() if usual.get(name) != value}
+
+
 def _rounded(value: Any) -> Any:
-    """Five digits are more than any accuracy has."""
+    """Five digits are more than any accuracy needs."""
     if isinstance(value, float):
         return round(value, 5)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a line of the ledger may hold: tables, figures and pages rely on it.
+"""The schema of a line of the ledger, which tables, figures and pages rely on.
 
 Tested by tests/experiments/test_ledger.py.
 """
@@ -13,19 +13,19 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("it holds characters that cannot be shown")
+        raise ValueError("it has unprintable characters")
     return text
 
 
 def _sensible(number: float) -> float:
     if math.isfinite(number) and abs(number) > 1e15:
-        raise ValueError("no figure of a run is that large")
+        raise ValueError("the number is too large")
     return number
 
 
 Name = Annotated[str, Field(max_length=300), AfterValidator(_printable)]
 Number = Annotated[float, AfterValidator(_sensible)] | None
-"""None where a run does not know it."""
+"""None if it is not known for a run."""
 
 
 class _Row(BaseModel):
@@ -46,11 +46,11 @@ class _Row(BaseModel):
 
 
 def check_row(data: Any) -> None:
-    """A `ValueError` says what is wrong."""
+    """Raise `ValueError` if a row does not follow the schema."""
     row = _Row.model_validate(data)
     for name, value in row.figures.items():
         if isinstance(value, dict) != (name == "cil_by_calibration"):
-            raise ValueError(f"the figure '{name}' is of the wrong kind")
+            raise ValueError(f"the figure '{name}' has the wrong type")
     for name, values in row.by_task.items():
         if any(isinstance(value, list) != (name == "til_by_task") for value in values):
-            raise ValueError(f"'{name}' is of the wrong kind")
+            raise ValueError(f"'{name}' has the wrong type")

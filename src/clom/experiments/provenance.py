@@ -1,4 +1,4 @@
-"""What is needed to repeat a run besides its settings: where, with what, on which data, by which command.
+"""The provenance of a run: machine, versions, data and command, written to `environment.json`.
 
 Tested by tests/experiments/test_run_resume.py.
 """
@@ -22,7 +22,7 @@ from clom.experiments.config import RunConfig
 from clom.files import read_json, write_json
 from clom.launch import read_launch
 
-_DECISIVE = (
+_RELEVANT = (
     "system",
     "processor",
     "threads",
@@ -35,13 +35,13 @@ _DECISIVE = (
     "commit",
     "deterministic",
 )
-"""What the last bits of a result depend on."""
+"""What bit-identical results depend on."""
 
 
 def record(
     folder: Path, config: RunConfig, stream: Stream, data: Path | None, device: str = "cpu", precision: str = "float32"
 ) -> None:
-    """Write `environment.json`. Where an interrupted run was begun elsewhere or otherwise, that is not forgotten."""
+    """Write `environment.json`. If a resumed run was started in another environment, that one is listed as well."""
     path = folder / "environment.json"
     before = _read(path)
     now = machine.describe() | {
@@ -59,22 +59,22 @@ def record(
     known = before.get("data_sha256")
     if known not in (None, now["data_sha256"]):
         raise UserError(
-            f"The run in {folder} was begun with other images than these. Give it the same data, or choose another "
-            "folder with --out."
+            f"The run in {folder} was started with other images. Use the same data, or choose another folder with "
+            "--out."
         )
     earlier = list(before.get("earlier", []))
-    if before and any(before.get(name) != now[name] for name in _DECISIVE):
-        earlier.append({name: before.get(name) for name in _DECISIVE})
+    if before and any(before.get(name) != now[name] for name in _RELEVANT):
+        earlier.append({name: before.get(name) for name in _RELEVANT})
     write_json(path, now | {"earlier": earlier})
 
 
 def recorded(folder: Path) -> dict[str, Any]:
-    """What an interrupted run left of it; empty if nothing."""
+    """The `environment.json` of a run; empty if there is none."""
     return _read(folder / "environment.json")
 
 
 def data_digest(stream: Stream) -> str:
-    """Of all images and labels of a stream, in order."""
+    """SHA-256 of all images and labels of a stream, in order."""
     digest = hashlib.sha256()
     for images in _all_images(stream):
         digest.update(repr((tuple(images.pixels.shape), str(images.pixels.dtype))).encode())
@@ -93,4 +93,4 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return read_json(path)
     except DataError:
-        return {}  # it only tells about an earlier attempt
+        return {}  # only the record of an earlier attempt

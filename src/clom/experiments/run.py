@@ -1,17 +1,17 @@
-"""One run: learn a stream task by task, evaluate after each, leave everything in one directory.
+"""One run: learn a stream task by task, evaluate after each task, and write everything to one folder.
 
-| file | what |
+| file | content |
 |---|---|
-| `config.yaml` | every setting, resolved: what is needed to repeat the run |
+| `config.yaml` | all settings, resolved: enough to repeat the run |
 | `environment.json` | versions, hardware, threads, command, checksum of the data |
-| `metrics.jsonl` | one line per task as it was learned |
+| `metrics.jsonl` | one line per learned task |
 | `scores.safetensors` | the scorebook |
 | `model.safetensors` | the model after the last learned task |
-| `checkpoints/` | how far the task being learned is; gone when it is learned |
-| `summary.json` | the final figures; its presence says that the run is finished |
-| `figure.svg`, `figure.png` | the run at a glance |
-| `features.safetensors`, `scores.json` | what `clom scores` computed, and its figures |
-| `report.html` | what `clom report` made of it: a page to read |
+| `checkpoints/` | checkpoints of the task being learned; deleted when it is learned |
+| `summary.json` | the final results; exists only if the run is finished |
+| `figure.svg`, `figure.png` | an overview of the run |
+| `features.safetensors`, `scores.json` | outputs and results of `clom scores` |
+| `report.html` | the page written by `clom report` |
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from clom.storage.score_file import read_scores, write_scores
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run left behind."""
+    """A finished run."""
 
     folder: Path
     config: RunConfig
@@ -79,14 +79,14 @@ def execute(
     device: str = "cpu",
     precision: str = "float32",
 ) -> RunResult:
-    """Do the run, or what is left of it: what is in `folder` already, even part of a task, is not learned again.
+    """Execute a run, or resume it from `folder`, even within a task.
 
-    While a task is learned a checkpoint is made `every` so many seconds, and when `stop` asks for the end. `data` is
+    While a task is learned, a checkpoint is written `every` so many seconds, and when `stop` is requested. `data` is
     the folder of data sets, for the record and for methods that need more than the stream's images. `device` and
-    `precision` may be `auto`; an interrupted run keeps the precision it was started with unless another one is named.
+    `precision` may be `auto`; an interrupted run keeps its precision unless another one is given.
     """
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, but a run needs a folder. Choose another one with --out.")
+        raise UserError(f"{folder} is a file, but a run needs a folder. Choose another path with --out.")
     stop = stop or StopRequest()
     fresh = None if (folder / "model.safetensors").exists() else _fresh(config, stream)
     with ExitStack() as held:
@@ -96,13 +96,14 @@ def execute(
         method, book, results = _continue(fresh, stream, folder)
         move(method, choose_device(device, read_launch().local_rank))
         chosen = _precision(precision, folder, config, method)
-        if len(method.tasks) < len(stream):  # a finished run keeps the record of where it was done
+        if len(method.tasks) < len(stream):  # a finished run keeps its record
             with writing(folder, RESUME_HINT):
                 provenance.record(folder, config, stream, data, str(method.device), chosen)
         for task in list(stream)[len(method.tasks) :]:
             stop.raise_if_requested()
-            place, belongs_to = folder / "checkpoints", _fingerprint(folder)
-            checkpoints = CheckpointFolder(place, len(method.tasks), belongs_to, every=every, stop=stop)
+            checkpoints = CheckpointFolder(
+                folder / "checkpoints", len(method.tasks), _fingerprint(folder), every=every, stop=stop
+            )
             method.learn(task, TrainingContext(on_progress, checkpoints, precision=chosen, data=data))
             book.update(method)
             evaluation = evaluate(book, method.calibrations())
@@ -121,16 +122,16 @@ def execute(
 def _precision(name: str, folder: Path, config: RunConfig, method: Method) -> Precision:
     if name == "auto":
         name = provenance.recorded(folder).get("precision", name)
-    own_network = method_info(config.method).divisible  # others train networks of their own, always in float32
-    measured = network_pass(config.net, method.image_shape[-1]) if name == "auto" and own_network else None
+    uses_net = method_info(config.method).divisible  # other methods train other networks, always in float32
+    measured = network_pass(config.net, method.image_shape[-1]) if name == "auto" and uses_net else None
     return choose_precision(name, method.device, measured)
 
 
 def _begin(config: RunConfig, folder: Path) -> None:
-    """Make sure that the folder is this run's, and clear away what a killed process was writing."""
+    """Check that the folder belongs to this run, and delete partial files of a killed process."""
     text, path = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), folder / "config.yaml"
     if path.exists() and path.read_bytes() != text.encode() and not _same_run(config, folder):
-        raise UserError(f"{folder} holds a run with other settings. Choose another folder with --out, or remove it.")
+        raise UserError(f"{folder} has a run with other settings. Choose another folder with --out, or remove it.")
     with writing(folder, RESUME_HINT):
         for unfinished in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
             unfinished.unlink(missing_ok=True)
@@ -139,7 +140,7 @@ def _begin(config: RunConfig, folder: Path) -> None:
 
 
 def _same_run(config: RunConfig, folder: Path) -> bool:
-    """Whether the folder's `config.yaml` means the same, though an older version named some settings differently."""
+    """Whether the folder's `config.yaml` is equivalent: older versions had other names for some settings."""
     try:
         return _comparable(read_config(folder)) == _comparable(config)
     except (UserError, ValidationError):
@@ -148,12 +149,12 @@ def _same_run(config: RunConfig, folder: Path) -> bool:
 
 def _comparable(config: RunConfig) -> RunConfig:
     settings = method_class(config.method).settings_type.model_validate(config.settings)
-    # `overrides` repeats some of the settings, under the names that were used then.
+    # `overrides` repeats some of the settings, under the names of that version.
     return config.model_copy(update={"settings": settings.model_dump(mode="json"), "overrides": {}})
 
 
 def _fingerprint(folder: Path) -> str:
-    """Of the settings and the model before the task: a checkpoint of anything else must not be taken for ours."""
+    """Hash of the settings and the model before the task, so that checkpoints of another run are not used."""
     digest = hashlib.sha256((folder / "config.yaml").read_bytes())
     model = folder / "model.safetensors"
     digest.update(model.read_bytes() if model.exists() else b"")
@@ -165,18 +166,18 @@ def is_finished(folder: Path) -> bool:
 
 
 def read_finished(folder: Path) -> RunConfig:
-    """What was run in `folder`, if it was run to the end."""
+    """The configuration of the finished run in `folder`."""
     config = read_config(folder)
     if not is_finished(folder):
-        raise UserError(f"The run in {folder} is not finished. 'clom resume {folder}' goes on with it.")
+        raise UserError(f"The run in {folder} is not finished. 'clom resume {folder}' continues it.")
     return config
 
 
 def read_config(folder: Path) -> RunConfig:
-    """What is run in `folder`."""
+    """The configuration of the run in `folder`."""
     if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} is not the folder of a run: there is no config.yaml in it. 'clom run' makes one.")
-    damaged = f"{folder / 'config.yaml'} is damaged or of another version of this program."
+        raise UserError(f"{folder} is not the folder of a run: it has no config.yaml. 'clom run' creates one.")
+    damaged = f"{folder / 'config.yaml'} is damaged or from another version of this program."
     try:
         content = read_yaml(folder / "config.yaml")
     except UserError as problem:
@@ -190,22 +191,22 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def _fresh(config: RunConfig, stream: Stream) -> Method:
-    """The method, untrained. What it cannot learn is refused here, before anything of the run is written."""
+    """The untrained method. A stream that it cannot learn is refused here, before the run writes anything."""
     method = config.make_method(stream.image_shape)
     for task in stream:
         if task.n_classes < method.least_classes:
             raise UserError(
-                f"'{config.method}' cannot learn {task.name}, which has the class '{task.class_names[0]}' alone: it "
-                f"learns by telling a task's own classes apart, and needs at least {method.least_classes}."
+                f"'{config.method}' cannot learn {task.name}, which has only the class '{task.class_names[0]}': it "
+                f"discriminates between the classes of a task and needs at least {method.least_classes}."
             )
     return method
 
 
 def _continue(fresh: Method | None, stream: Stream, folder: Path) -> tuple[Method, Scorebook, list[TaskResult]]:
-    """What an earlier, interrupted execution of the same run left, or a fresh start.
+    """The state of an interrupted execution of the same run, or that of a new run.
 
-    A task's learning depends only on the seed, its number and the state before it, so going on at a task's end gives
-    what the unbroken run would have given. Within a task the checkpoints know how far it is.
+    Learning a task depends only on the seed, its number and the state before it, so resuming after a task gives the
+    result of an uninterrupted run. Checkpoints are for resuming within a task.
     """
     book = Scorebook(stream.tests)
     if fresh is not None and not (folder / "model.safetensors").exists():
@@ -216,7 +217,7 @@ def _continue(fresh: Method | None, stream: Stream, folder: Path) -> tuple[Metho
 
 
 def _save(folder: Path, method: Method, book: Scorebook, results: list[TaskResult]) -> None:
-    """The model last: the other two may be ahead of it after an interruption, which does no harm."""
+    """The model is written last: after an interruption the other files may be ahead of it, which is harmless."""
     write_atomically(folder / "metrics.jsonl", "".join(result.to_line() for result in results).encode())
     write_scores(folder / "scores.safetensors", book.all_blocks())
     save_model(folder / "model.safetensors", method)
@@ -237,7 +238,7 @@ def _summary(config: RunConfig, method: Method, results: list[TaskResult]) -> di
         "overrides": config.overrides,
         "til": last.til,
         "cil": last.preferred.cil,
-        "cil_by_calibration": {name: way.cil for name, way in last.by_calibration.items()},
+        "cil_by_calibration": {name: result.cil for name, result in last.by_calibration.items()},
         "task_detection": last.preferred.task_detection,
         "auc_maxlogit": last.preferred.auc_maxlogit,
         "auc_msp": last.preferred.auc_msp,

@@ -1,4 +1,4 @@
-"""What is measured after each task, and the file it is kept in, `metrics.jsonl`: a line of JSON for every task."""
+"""Results after each task, and the file that stores them: `metrics.jsonl`, one JSON line per task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TaskResult:
     minutes: float
     """Time spent learning and evaluating this task."""
     cpu_minutes: float
-    """The same in time of all cores together: what counts where other work runs beside."""
+    """CPU time of all cores: comparable even if other programs run on the machine."""
     capacity: dict[str, float]
     """Gate group -> fraction of its units in use; empty for methods without gates."""
 
@@ -38,11 +38,11 @@ class TaskResult:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> TaskResult:
-        core = data.get("cpu_minutes", data["minutes"])  # runs of before it was recorded used one core
-        return TaskResult(Evaluation.from_json(data), data["minutes"], core, data["capacity"])
+        cpu_minutes = data.get("cpu_minutes", data["minutes"])  # older files do not have it; those runs used one core
+        return TaskResult(Evaluation.from_json(data), data["minutes"], cpu_minutes, data["capacity"])
 
     def to_line(self) -> str:
-        """With a checksum, so that no damage is taken for a result."""
+        """With a checksum, so that damage is noticed."""
         data = self.to_json()
         return json.dumps(data | {"checksum": _checksum(data)}) + "\n"
 
@@ -50,36 +50,38 @@ class TaskResult:
     def from_line(line: str) -> TaskResult:
         data = parse_json(line)
         written, result = data.pop("checksum", None), TaskResult.from_json(data)
-        # Lines of before there were checksums are taken as they are, but not lines in which that word is damaged.
+        # Older lines have no checksum. A line in which the word "checksum" is damaged is not mistaken for one of these.
         is_old = written is None and data.items() <= result.to_json().items()
         if not is_old and written != _checksum(data):
-            raise ValueError("a line is not what was written")
+            raise ValueError("a checksum does not match")
         return result
 
 
 def read_results(path: Path, n_tasks: int | None = None) -> list[TaskResult]:
-    """The lines of `metrics.jsonl`; those of the first tasks if the model beside it has `n_tasks`."""
+    """The lines of `metrics.jsonl`; with `n_tasks`, the number of tasks in the model, only those of the first tasks."""
     try:
         lines = read_text(path).splitlines()[:n_tasks]
         results = [_checked(TaskResult.from_line(line), n) for n, line in enumerate(lines, start=1)]
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as problem:
         why = shorten(" ".join(str(problem).split()), 300)
-        raise UserError(f"{path} cannot be read ({why}). Remove the run's folder to start anew.") from None
+        raise UserError(f"{path} cannot be read ({why}). Remove the run's folder to start over.") from None
     if n_tasks is not None and len(results) != n_tasks:
-        raise UserError(f"{path} tells of {len(results)} tasks, the model beside it of {n_tasks}. Start the run anew.")
+        raise UserError(
+            f"{path} has {len(results)} tasks, but the model has {n_tasks}. Remove the run's folder to start over."
+        )
     return results
 
 
 def _checked(result: TaskResult, n_tasks: int) -> TaskResult:
-    """The same, if every figure is a number and there is one for each task."""
+    """The same result, after a check that there is a finite number for each task."""
     TypeAdapter(TaskResult).validate_python(result.to_json() | {"evaluation": result.evaluation.to_json()})
-    found = result.evaluation
-    ways = list(found.by_calibration.values())
-    rows = [found.til_by_task, *(row for way in ways for row in (way.cil_by_task, *way.task_confusion))]
-    if found.n_tasks != n_tasks or not ways or {len(way.task_confusion) for way in ways} != {n_tasks}:
-        raise ValueError(f"it does not tell of {n_tasks} tasks")
+    evaluation = result.evaluation
+    calibrated = list(evaluation.by_calibration.values())
+    rows = [evaluation.til_by_task, *(row for one in calibrated for row in (one.cil_by_task, *one.task_confusion))]
+    if evaluation.n_tasks != n_tasks or not calibrated or {len(one.task_confusion) for one in calibrated} != {n_tasks}:
+        raise ValueError(f"it does not have {n_tasks} tasks")
     if any(len(row) != n_tasks or not all(map(math.isfinite, row)) for row in rows):
-        raise ValueError(f"it does not have a figure for each of {n_tasks} tasks")
+        raise ValueError(f"it does not have a number for each of {n_tasks} tasks")
     return result
 
 

@@ -1,1 +1,1 @@
-"""What can be computed from a finished run."""
+"""Analyses of finished runs."""

@@ -1,4 +1,4 @@
-"""A finished run as its folder tells it: nothing is learned, and no data set is needed."""
+"""A finished run, read from its folder without training and without its data set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from clom.storage.score_file import read_scores
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """Figures, raw scores and model of a run. `blocks[j]` is what all tasks' models say about task j's test images."""
+    """Results, uncalibrated scores and model of a run. `blocks[j]` are all tasks' blocks for task j's test images."""
 
     folder: Path
     config: RunConfig
@@ -33,9 +33,9 @@ class FinishedRun:
     method: Method
     blocks: list[Blocks]
     external: dict[str, Blocks]
-    """Sets of which `clom scores` kept what the models say."""
+    """Blocks of external data sets, stored by `clom scores`."""
     validation: list[Blocks] | None
-    """What `clom scores` kept of the validation images; None if it was not called."""
+    """Blocks of the validation images, stored by `clom scores`; None if it was not called."""
     scores: dict[str, Any] | None
     """`scores.json`."""
 
@@ -53,7 +53,7 @@ class FinishedRun:
 
     @cached_property
     def calibration(self) -> Affine:
-        """The method's own choice, by which it answers."""
+        """The method's preferred calibration."""
         return self.method.calibration
 
     @cached_property
@@ -66,18 +66,18 @@ class FinishedRun:
 
 
 def read_run(folder: Path) -> FinishedRun:
-    """Everything in the folder of a finished run, or an error that says what is wrong with it."""
+    """Read and check the folder of a finished run."""
     config = read_finished(folder)
     method = load_model(folder / "model.safetensors")
     n_tasks = len(method.tasks)
     tasks = read_results(folder / "metrics.jsonl", n_tasks)
     scores = read_json(folder / "scores.json") if (folder / "scores.json").exists() else None
-    kept = OutputBook(folder, method)
-    validation = [kept.stored(f"validation {task}") for task in range(n_tasks)]
+    outputs = OutputBook(folder, method)
+    validation = [outputs.stored(f"validation {task}") for task in range(n_tasks)]
     names = (scores or {}).get("external", {})
     if not isinstance(names, dict):
-        raise UserError(f"{folder / 'scores.json'} is damaged. 'clom scores' writes it anew.")
-    external = {name: kept.stored(f"external {name}") for name in names}
+        raise UserError(f"{folder / 'scores.json'} is damaged. 'clom scores' rewrites it.")
+    external = {name: outputs.stored(f"external {name}") for name in names}
     run = FinishedRun(
         folder,
         config,
@@ -90,5 +90,5 @@ def read_run(folder: Path) -> FinishedRun:
         None if any(blocks is None for blocks in validation) else [blocks for blocks in validation if blocks],
         scores,
     )
-    Row.of_run(folder)  # what the summary and the environment hold is checked by whoever records it
+    Row.of_run(folder)  # checks the summary and the environment
     return run

@@ -1,16 +1,16 @@
-"""OOD scores on a finished run, without any training: which one tells tasks, and other images, apart best?
+"""Comparison of OOD scores on a finished run, without training.
 
-Every score is fitted to a sample of each task's training images and sees the task's raw block and what it declares to
-need (features, a linear head, ...); scores whose needs the method cannot meet are left out. The class within a task is
-always the block's. Scores are standardised on the task's own validation images; the best one is chosen, and the
-threshold for rejecting images is set, on validation images, too. All other figures are of test images.
+Every score is fitted to a sample of each task's training images and gets the task's uncalibrated block and what else it
+needs (features, a linear head, ...); scores whose needs the method cannot meet are left out. The class within a task is
+always that of the block. Validation images are used to standardise scores for each task, to select the best score and
+to set the rejection threshold. All other results are on test images.
 
-Where a task's model never changes after it was learned, all this could have been fitted right then, without keeping an
-image. For methods without exact memory it could not: their scores use old training images that a continual learner does
-not have any more. The report says so.
+If a task's model never changes after it was learned, the scores could have been fitted right then, without storing an
+image. For methods without exact memory this is not so: their scores use old training images that a continual learner no
+longer has. The report says so.
 
-A head over rotations is read at rotation 0 where a score needs a linear head on the features of the unrotated image
-(ViM's origin, ReAct); the block itself stays the average over the rotations.
+Scores that need a linear head on the features of the unrotated image (ViM's origin, ReAct) get the head's block for
+rotation 0; the scores in the block itself are averaged over rotations.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ from clom.ood.scores import NEEDS, Outputs, Score
 from clom.storage.model_file import load_model
 from clom.storage.score_file import read_scores
 
-_TRAINING, _EXTERNAL = 1000, 1000  # images of a task to fit scores to, and of an external set to judge
+_TRAINING, _EXTERNAL = 1000, 1000  # images of each task to fit scores to, and of an external data set to score
 OnPass = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """One score. Fractions, not percent; test images unless said otherwise."""
+    """The results of one score, as fractions; on test images unless stated otherwise."""
 
     auc_validation: float
     auc: float
-    """Mean over pairs of tasks: own images of the one against those of the other."""
+    """Mean over pairs of tasks: images of one task against those of the other."""
     fpr95: float
     aupr: float
     rules: dict[str, Outcome]
     """By task predictor."""
     external_auc: dict[str, float]
-    """Mean over tasks: own images against those of a set that no task knows."""
+    """Mean over tasks: images of the task against those of an external data set."""
     rejection: Rejection
-    """By the most eager task's standardised score."""
+    """By the highest standardised score of all tasks."""
 
 
 @dataclass(frozen=True)
 class ScoresReport:
-    """What `scores.json` holds."""
+    """The content of `scores.json`."""
 
     experiment: str
     method: str
@@ -78,16 +78,16 @@ class ScoresReport:
     best: str
     """The score with the highest AUC on validation images."""
     argmax: dict[str, Outcome]
-    """By calibration: the predictor that needs no score, largest entry of all blocks."""
+    """By calibration: the largest entry of all blocks, which needs no score."""
     scores: dict[str, ScoreResult]
     external: dict[str, int]
-    """External set -> how many of its images were used."""
+    """External data set -> number of images used."""
     missing: list[str]
-    """External sets that are not on this machine."""
+    """External data sets that are not on this machine."""
     exact_memory: bool
     """Whether fitting at the end is the same as fitting right after each task."""
     left_out: dict[str, list[str]] = field(default_factory=dict)
-    """Score -> what it needs and the method does not offer."""
+    """Score -> needs that the method does not meet."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -103,7 +103,7 @@ def score_run(
     predictors: Sequence[str] = (),
     device: torch.device | None = None,
 ) -> ScoresReport:
-    """Compute everything, write `scores.json`; outputs of the networks are kept, so that a second call is quick.
+    """Compare scores and write `scores.json`; outputs of the networks are stored, so that a second call is fast.
 
     `scores` are names to restrict the comparison to, and scores to add as `FILE.py:Name` or `package.module:Name`;
     `predictors` are added to those that are registered.
@@ -129,13 +129,13 @@ def score_run(
         title: _result(_values(title, fitted, computed), predict, blocks, labels, wanted_rejection)
         for title, fitted in computed.scores.items()
     }
-    right = [row[task].argmax(1) == labels[task] for task, row in enumerate(blocks)]
+    correct = [row[task].argmax(1) == labels[task] for task, row in enumerate(blocks)]
     report = ScoresReport(
         experiment=config.experiment,
         method=config.method,
         budget=config.budget,
         seed=config.seed,
-        til=float(torch.cat(right).double().mean()),
+        til=float(torch.cat(correct).double().mean()),
         best=max(results, key=lambda title: results[title].auc_validation),
         argmax=_argmax(method, blocks, labels),
         scores=results,
@@ -149,19 +149,19 @@ def score_run(
 
 
 def by_title(references: Sequence[str] = ()) -> dict[str, type[Score]]:
-    """The chosen scores under the names that tables show."""
+    """The selected scores by title."""
     found: dict[str, type[Score]] = {}
     for name in chosen(SCORES, references):
         kind = SCORES.get(name)
         title = kind.title or name
         if title in found:
-            raise UserError(f"Two scores are called '{title}': give the class of '{name}' another title.")
+            raise UserError(f"Two scores have the title '{title}': give the class of '{name}' another one.")
         found[title] = kind
     return found
 
 
 def all_predictors(references: Sequence[str] = ()) -> dict[str, TaskPredictor]:
-    """Every registered predictor and those brought; but for argmax, which depends on calibration, not on a score."""
+    """All registered predictors and those named, except argmax, which does not use a score."""
     for reference in references:
         PREDICTORS.named(reference)
     return {name: PREDICTORS.get(name)() for name in PREDICTORS.names() if name != "argmax"}
@@ -170,17 +170,17 @@ def all_predictors(references: Sequence[str] = ()) -> dict[str, TaskPredictor]:
 def unmet_needs(method: str, left_out: Mapping[str, Sequence[str]]) -> str:
     """Why scores were left out, as a sentence."""
     each = (f"{title} (needs {' and '.join(NEEDS[need] for need in needs)})" for title, needs in left_out.items())
-    return f"{method} does not offer what they need: {', '.join(each)}."
+    return f"{method} does not provide what they need: {', '.join(each)}."
 
 
 def external_names(config: RunConfig, given: Sequence[str] | None) -> list[str]:
-    """The sets asked for, or those of the experiment."""
+    """The external data sets that were given, or those of the experiment."""
     names = list(dict.fromkeys(_usual_external(config) if given is None else given))
     for name in names:
         if name not in catalog.names():
             raise unknown("data set", name, catalog.names())
         if name == config.data.set:
-            raise UserError(f"'{name}' is what this run learned: an external set must hold other classes.")
+            raise UserError(f"This run learned '{name}': an external data set must have other classes.")
     return names
 
 
@@ -190,7 +190,7 @@ def _usual_external(config: RunConfig) -> Sequence[str]:
 
 
 def external_images(name: str, data: Path | None, image_shape: Sequence[int]) -> Images:
-    """The images of a set that no task knows, made to look like the run's own in size and channels."""
+    """The images of an external data set, converted to the size and channels of the run."""
     return evenly_spaced(resized_images(catalog.load(name, data, download=False).test, image_shape), _EXTERNAL)
 
 
@@ -267,12 +267,12 @@ def _values(title: str, fitted_scores: Sequence[Score], computed: _Computed) -> 
 
 
 def _checked(title: str, values: Tensor, outputs: Outputs) -> Tensor:
-    """A score that somebody brought may return anything."""
+    """A plug-in score may return anything."""
     if values.shape != outputs.block.shape[:1] or not bool(torch.isfinite(values).all()):
         what = f"shape {tuple(values.shape)}" if values.shape != outputs.block.shape[:1] else "NaN or infinity"
         raise UserError(
-            f"The score '{title}' returned {what} for {len(outputs.block)} images: one finite number for each image is "
-            "needed. clom.testing.check_score tries a score on made-up outputs."
+            f"The score '{title}' returned {what} for {len(outputs.block)} images instead of one finite number for "
+            "each. clom.testing.check_score tests a score on random outputs."
         )
     return values
 
@@ -286,20 +286,20 @@ def _result(
 ) -> ScoreResult:
     tasks = range(len(labels))
     standard = Standardiser.fit([values.validation[task][task] for task in tasks])
-    wants = [standard(row) for row in values.test]
+    standardised = [standard(row) for row in values.test]
     own = [values.test[task][task] for task in tasks]
     return ScoreResult(
         auc_validation=mean_auc(pair_grid(values.validation, auc)),
         auc=mean_auc(pair_grid(values.test, auc)),
         fpr95=mean_of_pairs(pair_grid(values.test, fpr95), alone=0.0),
         aupr=mean_of_pairs(pair_grid(values.test, aupr), alone=1.0),
-        rules={name: outcome(predictor, blocks, wants, labels) for name, predictor in predictors.items()},
+        rules={name: outcome(predictor, blocks, standardised, labels) for name, predictor in predictors.items()},
         external_auc={
             name: sum(auc(own[task], row[task]) for task in tasks) / len(tasks) for name, row in values.external.items()
         },
         rejection=rejection(
             torch.cat([standard(row).amax(1) for row in values.validation]),
-            torch.cat([want.amax(1) for want in wants]),
+            torch.cat([row.amax(1) for row in standardised]),
             {name: standard(row).amax(1) for name, row in values.external.items()},
             wanted,
         ),
@@ -309,6 +309,6 @@ def _result(
 def _argmax(method: Method, blocks: Sequence[Blocks], labels: Sequence[Tensor]) -> dict[str, Outcome]:
     no_scores = [torch.empty(0)] * len(labels)
     return {
-        name: outcome(Argmax(), [way(row) for row in blocks], no_scores, labels)
-        for name, way in method.calibrations().items()
+        name: outcome(Argmax(), [calibrate(row) for row in blocks], no_scores, labels)
+        for name, calibrate in method.calibrations().items()
     }

@@ -1,4 +1,4 @@
-"""What a finished run would have given with fewer stored samples: only the calibration is fitted anew."""
+"""A finished run with fewer stored samples: only the calibration is refitted."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from clom.methods.families.base import Method
 from clom.storage.model_file import load_model
 from clom.storage.score_file import read_scores
 
-_ALONG_THE_WAY = ("average_incremental_cil",)  # would need the calibrations after every task
+_NOT_RECOMPUTED = ("average_incremental_cil",)  # would need the calibrations after every task
 
 
 def with_fewer_samples(folder: Path, counts: Iterable[int], data: Path | None = None) -> list[Row]:
-    """A row for every number of samples per class, as a run with that number alone would have given it."""
+    """A row for every number of samples per class, equal to that of a run trained with this number."""
     config, method = read_finished(folder), load_model(folder / "model.safetensors")
     stored = method.calibration_samples
     if stored is None:
-        raise UserError(f"{folder} is a run without samples for calibration: there is nothing to vary.")
+        raise UserError(f"The run in {folder} stores no samples for calibration: there is nothing to vary.")
     wanted = sorted(set(counts), reverse=True)
     if wanted and not 0 <= wanted[-1] <= wanted[0] < stored:
-        raise UserError(f"The run in {folder} keeps {stored} samples per class; numbers below that can be tried.")
+        raise UserError(f"The run in {folder} stores {stored} samples per class: choose smaller numbers.")
     book = Scorebook(config.data.stream(data, config.seed).tests)
     book.restore(read_scores(folder / "scores.safetensors", [task.n_classes for task in method.tasks]))
     row = Row.of_run(folder)
@@ -37,10 +37,10 @@ def with_fewer_samples(folder: Path, counts: Iterable[int], data: Path | None = 
 def _recalibrated(row: Row, method: Method, book: Scorebook, count: int) -> Row:
     method.recalibrate(count)
     evaluation = evaluate(book, method.calibrations())
-    figures: dict[str, Any] = {name: value for name, value in row.figures.items() if name not in _ALONG_THE_WAY}
+    figures: dict[str, Any] = {name: value for name, value in row.figures.items() if name not in _NOT_RECOMPUTED}
     figures |= {
         "cil": evaluation.preferred.cil,
-        "cil_by_calibration": {name: way.cil for name, way in evaluation.by_calibration.items()},
+        "cil_by_calibration": {name: result.cil for name, result in evaluation.by_calibration.items()},
         "task_detection": evaluation.preferred.task_detection,
         "auc_maxlogit": evaluation.preferred.auc_maxlogit,
         "auc_msp": evaluation.preferred.auc_msp,

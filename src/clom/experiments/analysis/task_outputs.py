@@ -1,4 +1,4 @@
-"""What a finished run's task models compute for any images: computed once, then read from the run's folder.
+"""Outputs of a finished run's task models for any images: computed once, then read from the run's folder.
 
 Tested by tests/experiments/analysis/test_ood_scores.py.
 """
@@ -24,7 +24,7 @@ _CAPABILITIES: dict[str, Capability] = {
     "linear_head": "linear_head",
     "odin": "task_logits",
 }
-"""What a score may need -> what a method must offer for it. Labels come with the images."""
+"""What a score may need -> the capability that a method must have for it. Labels come with the images."""
 
 
 def unmet(method: Method, needs: Collection[str]) -> list[str]:
@@ -36,7 +36,7 @@ def unmet(method: Method, needs: Collection[str]) -> list[str]:
 class OutputBook:
     """Blocks, features and ODIN blocks by (set of images, task model).
 
-    Of a task's features only those are kept that its training images ever activate: the rest are closed units.
+    Only features that a task's training images activate are stored: the others are closed units.
     """
 
     def __init__(self, folder: Path, method: Method) -> None:
@@ -47,13 +47,13 @@ class OutputBook:
         self._changed = False
 
     def _read(self) -> dict[str, Tensor]:
-        """What is stored, if it is of this very model."""
+        """The stored tensors, if they belong to this model."""
         if not self._path.exists():
             return {}
         try:
             tensors, header = read_tensors(self._path)
         except UserError:
-            return {}  # damaged: everything in it can be computed again
+            return {}  # damaged, but everything in it can be recomputed
         return tensors if header.get("model") == self._model else {}
 
     def save(self) -> None:
@@ -62,13 +62,13 @@ class OutputBook:
             self._changed = False
 
     def stored(self, name: str) -> list[Tensor] | None:
-        """All tasks' blocks of a set, if they were computed before; needs no images."""
+        """All tasks' blocks for a set of images, if they were computed before."""
         blocks = [self._tensors.get(f"{name}.{model}.block") for model in range(len(self.method.tasks))]
         known = [block for block in blocks if block is not None]
         return known if known and len(known) == len(blocks) else None
 
     def training(self, images: Images, model: int, needs: Collection[str]) -> Outputs:
-        """Of a task's own training images; to be called before `outputs` is called for this task."""
+        """Outputs for a task's training images; to be called before `outputs` for this task."""
         if _reads_features(needs) and self._lacks("train", "features", images, model):
             self._put(f"alive.{model}", active_features(self.method.features(images.pixels, model)))
         return replace(self.outputs("train", images, model, needs), labels=images.labels)
@@ -76,28 +76,28 @@ class OutputBook:
     def outputs(
         self, name: str, images: Images, model: int, needs: Collection[str], block: Tensor | None = None
     ) -> Outputs:
-        """What the model of task `model` computes for a set; `block` where that is known already."""
+        """Outputs of the model of task `model` for a set of images; `block` if that is known already."""
         pixels, method = images.pixels, self.method
 
-        def part(kind: str, compute: Callable[[], Tensor]) -> Tensor:
+        def cached(kind: str, compute: Callable[[], Tensor]) -> Tensor:
             if self._lacks(name, kind, images, model):
                 self._put(f"{name}.{model}.{kind}", compute())
             return self._tensors[f"{name}.{model}.{kind}"]
 
-        found = part("block", lambda: method.block(pixels, model) if block is None else block)
+        scores = cached("block", lambda: method.block(pixels, model) if block is None else block)
         features = odin = head = None
         if _reads_features(needs):
             open_units = self._tensors[f"alive.{model}"]
-            features = part("features", lambda: method.features(pixels, model)[:, open_units])
+            features = cached("features", lambda: method.features(pixels, model)[:, open_units])
         if "odin" in needs:
-            odin = part("odin", lambda: method.odin_block(pixels, model))
+            odin = cached("odin", lambda: method.odin_block(pixels, model))
         if "linear_head" in needs:
             weight, bias = method.linear_head(model)
             head = weight[:, self._tensors[f"alive.{model}"]], bias
-        return Outputs(found.double(), features, odin=odin, linear_head=head)
+        return Outputs(scores.double(), features, odin=odin, linear_head=head)
 
-    def _lacks(self, name: str, part: str, images: Images, model: int) -> bool:
-        stored = self._tensors.get(f"{name}.{model}.{part}")
+    def _lacks(self, name: str, kind: str, images: Images, model: int) -> bool:
+        stored = self._tensors.get(f"{name}.{model}.{kind}")
         return stored is None or len(stored) != len(images)
 
     def _put(self, key: str, values: Tensor) -> None:
@@ -106,5 +106,5 @@ class OutputBook:
 
 
 def _reads_features(needs: Collection[str]) -> bool:
-    """A linear head comes with the features it reads."""
+    """A linear head needs the features it reads."""
     return "features" in needs or "linear_head" in needs

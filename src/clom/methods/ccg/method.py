@@ -183,7 +183,7 @@ class Ccg(Method):
                 kernel[free] = fresh[free]
 
     def _warn(self, task: Task) -> None:
-        """Training goes on with a closed or a full layer, so the user has to be warned."""
+        """A closed or a full layer does not stop training, so the user has to be warned."""
         number, layers = len(self.tasks) - 1, list(enumerate(self.net.layers(), start=1))
         if closed := [str(n) for n, layer in layers if not layer.gate(number).relevant.any()]:
             warnings.warn(
