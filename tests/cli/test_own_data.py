@@ -161,7 +161,7 @@ def test_other_pictures_than_at_the_beginning_are_refused(elsewhere: Path, capsy
         (elsewhere / "run" / name).unlink()
     (elsewhere / "pictures" / "moons" / "luna" / "0.png").unlink()
     assert clom("resume", "run") == 2
-    assert "was begun with other images than these" in capsys.readouterr().err
+    assert "was started with other images" in capsys.readouterr().err
 
 
 def test_a_recipe_makes_a_run_of_its_own(elsewhere: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_data_set_in_a_file(elsewhere: Path, capsys: pytest.CaptureFixture[str
         ("data: {folder: pictures/birds, sizes: [2, 1]}\nrecipe: {hat: {x: 1}}", "There is no setting 'x'"),
         (
             "data: {folder: pictures/birds, sizes: [2, 1]}",
-            "'hat' cannot learn task 2, which has the class 'wren' al",
+            "'hat' cannot learn task 2, which has only the class 'wren'",
         ),
     ],
 )

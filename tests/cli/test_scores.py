@@ -74,7 +74,7 @@ def test_the_closing_lines_say_what_was_chosen_how_and_what_is_missing() -> None
     assert "Note" not in text
     lacking = dataclasses.replace(report(), left_out={"ViM": ["features", "linear_head"], "kNN": ["features"]})
     assert (
-        "Scores left out: clom does not offer what they need: ViM (needs features for each task and a linear head on "
+        "Scores left out: clom does not provide what they need: ViM (needs features for each task and a linear head on "
         "its features), kNN (needs features for each task)." in closing_lines(lacking)
     )
     other = "\n".join(closing_lines(dataclasses.replace(report(), missing=[], exact_memory=False)))

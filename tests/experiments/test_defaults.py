@@ -146,7 +146,7 @@ def test_a_recipe_that_is_given_is_recorded_as_a_change(tmp_path: Path) -> None:
     assert again.settings["memory_per_class"] == 4, "--set comes last"
     path = tmp_path / "recipe.yaml"
     path.write_text("- 1")
-    with pytest.raises(UserError, match=r"recipe\.yaml must hold settings of a method"):
+    with pytest.raises(UserError, match=r"recipe\.yaml must contain settings of a method"):
         read_recipe_file(path)
 
 

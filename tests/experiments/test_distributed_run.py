@@ -1,4 +1,4 @@
-"""A run done by several processes: its accuracy, what is refused, and going on after an interruption."""
+"""A distributed run: its accuracy, what is refused, and resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DIGITS = ("run", "digits-5t", "--budget", "smoke")
 TOLD = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
-def test_two_processes_do_a_run_as_well_as_one(tmp_path: Path) -> None:
-    together = torchrun(2, *DIGITS, "--out", str(tmp_path / "two"))
+def test_two_processes_reach_the_accuracy_of_one(tmp_path: Path) -> None:
+    process = torchrun(2, *DIGITS, "--out", str(tmp_path / "two"))
     config = resolve("digits-5t", "clom", "smoke")
     one = execute(config, config.data.stream(None, 0), tmp_path / "one").summary
-    ((code, output, errors),) = ended([together])
+    ((code, output, errors),) = ended([process])
     assert code == 0, errors
-    assert output.count("Learned task 5 of 5") == 1, "one of them speaks"
+    assert output.count("Learned task 5 of 5") == 1, "only rank 0 prints"
     two = json.loads((tmp_path / "two" / "summary.json").read_text())
     assert two["til"] == pytest.approx(one["til"], abs=0.02)
     assert two["cil"] == pytest.approx(one["cil"], abs=0.05)
@@ -42,7 +42,7 @@ def test_two_processes_do_a_run_as_well_as_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_go_on_where_they_were_stopped(tmp_path: Path) -> None:
+def test_two_processes_resume_a_stopped_run(tmp_path: Path) -> None:
     def begin(name: str) -> list[str]:
         return [*DIGITS, "--out", str(tmp_path / name), "--checkpoint-every", "0"]
 
@@ -67,11 +67,11 @@ def test_two_processes_go_on_where_they_were_stopped(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["demo"], "'clom demo' is for one process"),
-        (["run", "digits-5t", "--method", "owm"], "Divided are: bic, clom, "),
+        (["run", "digits-5t", "--method", "owm"], "Methods that can be distributed: bic, clom, "),
         (["run", "digits-5t"], "could not join the process group"),
     ],
 )
-def test_what_several_processes_cannot_do(
+def test_what_cannot_be_distributed(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
@@ -83,7 +83,7 @@ def test_what_several_processes_cannot_do(
     assert message in capsys.readouterr().err
 
 
-def test_the_copy_of_a_folder_has_what_going_on_needs(tmp_path: Path) -> None:
+def test_a_copy_of_the_folder_has_the_files_for_resuming(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
     for name in ("config.yaml", "model.safetensors", "checkpoints/a.ckpt", "report.html", ".model.7.tmp"):

@@ -1,4 +1,4 @@
-"""Runs and a ledger that an earlier version wrote: reported, recorded, scored and continued as its own."""
+"""Runs and a ledger written by an earlier version are reported, recorded, scored and resumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Path:
     return Path(shutil.copytree(FOLDER / "run", tmp_path / "run"))
 
 
-def test_is_recorded_as_it_was_then(run: Path, tmp_path: Path) -> None:
+def test_is_recorded_as_by_the_earlier_version(run: Path, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     clom("record", run, "--memory", "5", "--ledger", ledger)
     rows = ledger.read_text(encoding="utf-8").splitlines()
@@ -39,7 +39,7 @@ def test_is_recorded_as_it_was_then(run: Path, tmp_path: Path) -> None:
     assert set(rows) <= set((FOLDER / "ledger.jsonl").read_text(encoding="utf-8").splitlines())
 
 
-def test_a_ledger_is_read_and_written_without_a_change(tmp_path: Path) -> None:
+def test_a_ledger_is_read_and_written_unchanged(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     shutil.copy(FOLDER / "ledger.jsonl", ledger)
     add(ledger, [])
@@ -55,8 +55,8 @@ def test_is_reported(run: Path) -> None:
     assert "32.5" in page, "its CIL"
 
 
-def test_is_scored_as_then(run: Path) -> None:
-    """But for what is rejected: the threshold is conformal since, and was a plain quantile of the validation scores."""
+def test_is_scored_as_by_the_earlier_version(run: Path) -> None:
+    """Except for rejection: the threshold is conformal now, and was a quantile of the validation scores."""
     clom("scores", run, "--threads", "1")
     then, now = (
         flatten(json.loads(path.read_text(encoding="utf-8"))) for path in (FOLDER / "scores.json", run / "scores.json")
@@ -67,7 +67,7 @@ def test_is_scored_as_then(run: Path) -> None:
     assert {name: now[name] for name in numbers} == pytest.approx(numbers, abs=1e-4)
 
 
-def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
     run = Path(shutil.copytree(FOLDER / "interrupted", tmp_path / "run"))
     first = (run / "metrics.jsonl").read_text(encoding="utf-8")
     images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))

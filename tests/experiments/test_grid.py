@@ -1,4 +1,4 @@
-"""A work list is done once, whatever interrupts it, and says what failed."""
+"""A grid executes every run once, resumes after interruptions, and reports failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def grid_file(folder: Path, **changes: object) -> Path:
 
 
 def names_of_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A list that grows by a name with every run that is begun from now on."""
+    """A list to which the name of every run is appended when it starts."""
     begun: list[str] = []
     really_run = Cell.run
 
@@ -42,7 +42,7 @@ def names_of_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return begun
 
 
-def test_a_block_is_every_combination() -> None:
+def test_a_block_is_all_combinations() -> None:
     block = Block(
         experiments=("digits-5t", "mnist-5t"),
         methods=("clom", "hat"),
@@ -50,7 +50,7 @@ def test_a_block_is_every_combination() -> None:
         variants={"": {}, "s100": {"attention.s_max": 100}},
     )
     found = cells([block, block], Path("runs"))
-    assert len(found) == 2 * 2 * 3 * 2  # listed twice, done once
+    assert len(found) == 2 * 2 * 3 * 2  # listed twice, executed once
     names = [cell.name for cell in found]
     assert "digits-5t-clom-cpu-s0" in names
     assert "mnist-5t-hat-cpu-s2-s100" in names
@@ -59,7 +59,7 @@ def test_a_block_is_every_combination() -> None:
     assert "attention.s_max=100.0" in chosen.command(None, 1)
 
 
-def test_finished_runs_are_not_repeated_and_failures_are_told(
+def test_finished_runs_are_not_repeated_and_failures_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = names_of_runs(monkeypatch)
@@ -84,7 +84,7 @@ def test_finished_runs_are_not_repeated_and_failures_are_told(
     assert "2 runs, 1 of them finished" in capsys.readouterr().out
 
 
-def test_a_killed_grid_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_grid_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, runs = grid_file(tmp_path, seeds=[0, 1]), tmp_path / "runs"
     words = ["grid", str(path), "--out", str(runs), "--ledger", str(tmp_path / "ledger.jsonl")]
     first, second = (runs / f"digits-5t-finetune-smoke-s{seed}-tiny" / "summary.json" for seed in (0, 1))
@@ -92,7 +92,7 @@ def test_a_killed_grid_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.
     while not first.exists():
         assert grid.poll() is None, "it ended before its first run did"
         time.sleep(0.05)
-    os.killpg(grid.pid, signal.SIGKILL)  # the list, and the run that it had begun
+    os.killpg(grid.pid, signal.SIGKILL)  # the grid and its current run
     grid.wait()
     assert not second.exists()
     before = first.read_bytes(), first.stat().st_mtime_ns
@@ -122,7 +122,7 @@ def test_names_are_checked_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="experiments"):
         read_grid(grid_file(tmp_path, experimnts=["x"]))
     (tmp_path / "bad.yaml").write_text("- 1\n")
-    with pytest.raises(UserError, match="must hold"):
+    with pytest.raises(UserError, match="must contain"):
         read_grid(tmp_path / "bad.yaml")
 
 

@@ -1,4 +1,4 @@
-"""The ledger is read whole and right, or refused by name and line."""
+"""The ledger is read completely, or refused with its name and the line."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ anything: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def test_a_row_comes_back(tmp_path: Path) -> None:
+def test_a_row_is_read_as_written(tmp_path: Path) -> None:
     add(tmp_path / "ledger", [Row(**GOOD)])
     assert read(tmp_path / "ledger") == [Row(**GOOD)]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from([*GOOD, "surprise"]), value=anything)
-def test_what_is_accepted_can_be_shown(tmp_path: Path, name: str, value: Any) -> None:
+def test_accepted_rows_can_be_displayed(tmp_path: Path, name: str, value: Any) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_text(json.dumps(GOOD) + "\n" + json.dumps(GOOD | {"seed": 1, name: value}) + "\n")
     rows, why = [], ""
@@ -71,8 +71,8 @@ def test_what_is_accepted_can_be_shown(tmp_path: Path, name: str, value: Any) ->
         ("versions", {"torch": 2}),
     ],
 )
-def test_figures_of_the_wrong_kind(tmp_path: Path, group: str, change: dict[str, Any]) -> None:
+def test_figures_of_the_wrong_type(tmp_path: Path, group: str, change: dict[str, Any]) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_text(json.dumps(GOOD | {group: GOOD[group] | change}))
-    with pytest.raises(UserError, match=r"ledger\.jsonl is not a ledger: line 1 is no run"):
+    with pytest.raises(UserError, match=r"ledger\.jsonl is not a ledger: line 1 is not a run"):
         read(path)

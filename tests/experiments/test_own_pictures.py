@@ -58,7 +58,7 @@ def test_every_method_learns_them_or_says_why_not(
 ) -> None:
     config = resolve(str(four_folders), method, "smoke")
     if method in ONE_CLASS_IS_TOO_FEW:
-        with pytest.raises(UserError, match=rf"^'{method}' cannot learn task 3, which has the class 'luna' alone: it "):
+        with pytest.raises(UserError, match=rf"^'{method}' cannot learn task 3, which has only the class 'luna': it "):
             execute(config, stream, tmp_path / "runs" / "run")
         assert not (tmp_path / "runs").exists(), "nothing is left behind by a refusal"
         without = config.model_copy(update={"data": config.data.model_copy(update={"sizes": (3, 2, 5)})})

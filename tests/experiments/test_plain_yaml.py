@@ -1,4 +1,4 @@
-"""YAML: what people write is read as it stands, and everything that YAML can do besides is refused."""
+"""The safe subset of YAML: plain settings are read, everything else is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ plain: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(plain)
-def test_plain_values_come_back(value: Any) -> None:
+def test_plain_values_are_read(value: Any) -> None:
     assert parse_yaml(yaml.safe_dump(value, allow_unicode=True)) == value
 
 
@@ -71,7 +71,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_no_person_writes_is_refused(name: str, tmp_path: Path) -> None:
+def test_unsafe_yaml_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_yaml(REFUSED[name])
     (tmp_path / "bad.yaml").write_text(REFUSED[name], encoding="utf-8")
@@ -80,10 +80,10 @@ def test_what_no_person_writes_is_refused(name: str, tmp_path: Path) -> None:
             read(tmp_path / "bad.yaml")
 
 
-def test_too_deep_is_noticed_at_the_first_level_too_many() -> None:
-    with pytest.raises(ValueError, match="30 groups in a group"):
+def test_depth_is_limited() -> None:
+    with pytest.raises(ValueError, match="30 levels"):
         parse_yaml("a: " + "[" * 40 + "1\n- never closed: reading on would end in another complaint")
 
 
-def test_repeating_a_few_values_is_fine() -> None:
+def test_a_few_aliases_are_allowed() -> None:
     assert parse_yaml("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}") == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}

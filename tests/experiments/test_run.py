@@ -1,4 +1,4 @@
-"""A run from images to files: complete, repeatable, resumable, and careful with what is there already."""
+"""A run from images to files: complete, reproducible, resumable, and never overwriting another run."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_all_files_of_a_run(finished: RunResult) -> None:
     )
 
 
-def test_one_line_per_task_and_a_summary_that_follows_from_them(finished: RunResult) -> None:
+def test_one_line_per_task_and_their_summary(finished: RunResult) -> None:
     lines = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["n_tasks"] for line in lines] == [1, 2, 3, 4, 5]
     assert [TaskResult.from_json(line) for line in lines] == finished.tasks
@@ -97,11 +97,11 @@ def test_one_line_per_task_and_a_summary_that_follows_from_them(finished: RunRes
     assert summary["average_incremental_til"] == pytest.approx(sum(line["til"] for line in lines) / 5)
     for time in ("minutes", "cpu_minutes"):
         assert 0 < summary[time] == pytest.approx(sum(line[time] for line in lines))
-    # 12 images of a class, one of them for validation: the memory asks for two and gets one, 8 x 8 bytes each.
+    # 12 images per class, one of them for validation: of the two for the memory there is one, 8 x 8 bytes each.
     assert summary["memory_bytes"] == 10 * 64
 
 
-def test_the_model_file_is_the_model_that_was_measured(finished: RunResult) -> None:
+def test_the_model_file_is_the_evaluated_model(finished: RunResult) -> None:
     model = load_model(finished.folder / "model.safetensors")
     assert [task.class_names for task in model.tasks] == list(finished.class_names)
     assert summary_parameters(finished) == model.n_parameters()
@@ -124,7 +124,7 @@ def test_same_seed_same_result_and_another_seed_differs(finished: RunResult, tmp
     assert not same_tensors(tmp_path / "other" / "scores.safetensors", finished.folder / "scores.safetensors")
 
 
-def test_the_callers_randomness_neither_matters_nor_changes(finished: RunResult, tmp_path: Path) -> None:
+def test_global_random_state_neither_matters_nor_changes(finished: RunResult, tmp_path: Path) -> None:
     torch.manual_seed(99)
     before = torch.random.get_rng_state()
     run(tiny(), tmp_path)
@@ -133,7 +133,7 @@ def test_the_callers_randomness_neither_matters_nor_changes(finished: RunResult,
 
 
 def test_soft_gates_forget_and_the_scores_show_it(tmp_path: Path) -> None:
-    """With s = 1 old tasks are hardly protected (the paper's ablation): what is measured is the model of now."""
+    """With s = 1 old tasks are hardly protected (the paper's ablation): scores are those of the current model."""
     config = tiny({"attention.binary": False, "attention.s_max": 1.0} | TWO_TASKS)
     run(config, tmp_path)
     model = load_model(tmp_path / "model.safetensors")
@@ -143,7 +143,7 @@ def test_soft_gates_forget_and_the_scores_show_it(tmp_path: Path) -> None:
 
 
 class Interrupted:
-    """Counts learned tasks and stops after a number of them, as Ctrl-C would."""
+    """Counts learned tasks and interrupts after a number of them, as Ctrl-C would."""
 
     def __init__(self, after: int | None = None) -> None:
         self.after = after
@@ -155,7 +155,7 @@ class Interrupted:
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(finished: RunResult, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed(finished: RunResult, tmp_path: Path) -> None:
     config = tiny()
     with pytest.raises(KeyboardInterrupt):
         execute(config, stream_of(config), tmp_path, on_task=Interrupted(after=2))
@@ -192,10 +192,10 @@ def test_an_interruption_within_a_task_loses_that_task_only(finished: RunResult,
     assert without_time(tmp_path) == without_time(finished.folder)[:2]
 
 
-def test_an_interruption_before_the_model_is_written_does_no_harm(
+def test_an_interruption_before_the_model_is_written_is_harmless(
     finished: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Metrics and scores are then one task ahead of the model; the task is learned again, nothing counts twice."""
+    """Metrics and scores are then one task ahead of the model; the task is learned again and counted once."""
     config = tiny(TWO_TASKS)
 
     def fail_at_second(path: Path, method: Any) -> None:
@@ -224,7 +224,7 @@ def test_a_finished_run_is_not_learned_again(finished: RunResult) -> None:
     assert {name: (finished.folder / name).read_bytes() for name in before} == before
 
 
-def test_a_folder_with_other_settings_is_left_alone(finished: RunResult) -> None:
+def test_a_folder_with_other_settings_is_not_touched(finished: RunResult) -> None:
     before = {file.name: file.read_bytes() for file in finished.folder.iterdir()}
     other = tiny(seed=3)
     with pytest.raises(UserError, match="other settings") as problem:
@@ -233,7 +233,7 @@ def test_a_folder_with_other_settings_is_left_alone(finished: RunResult) -> None
     assert {file.name: file.read_bytes() for file in finished.folder.iterdir()} == before
 
 
-def test_a_file_where_the_folder_should_be_is_a_users_error(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(UserError, match="taken"):
         run(tiny(), tmp_path / "taken")
@@ -250,7 +250,7 @@ def test_a_file_where_the_folder_should_be_is_a_users_error(tmp_path: Path) -> N
         ("model.safetensors", "cut"),
     ],
 )
-def test_a_damaged_run_folder_says_which_file(finished: RunResult, tmp_path: Path, name: str, damage: str) -> None:
+def test_a_damaged_file_is_named(finished: RunResult, tmp_path: Path, name: str, damage: str) -> None:
     for file in finished.folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     content = (tmp_path / name).read_bytes()
@@ -280,7 +280,7 @@ def test_methods_look_for_further_data_sets_in_the_given_folder(tmp_path: Path) 
     assert execute(config, stream_of(config), tmp_path / "run", data=tmp_path).summary["til"] > 0
 
 
-def test_a_memory_of_nothing_is_no_calibration(tmp_path: Path) -> None:
+def test_an_empty_memory_means_no_calibration(tmp_path: Path) -> None:
     config = tiny(TWO_TASKS | {"memory_per_class": 0})
     result = run(config, tmp_path)
     ways = result.history[-1].by_calibration

@@ -1,4 +1,4 @@
-"""A run that is stopped, killed or damaged anywhere: it goes on to the same bits, or says what is wrong."""
+"""A run that is stopped, killed or damaged anywhere is resumed bit-identically, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_same(folder: Path, whole: RunResult) -> None:
 
 
 class At:
-    """Does something at a training step of the whole run, counted over both tasks; head features do not count."""
+    """Calls a function at a training step, counted over both tasks; extraction of head features does not count."""
 
     def __init__(self, step: int, action: Callable[[], None]) -> None:
         self.left, self.action = step, action
@@ -79,17 +79,17 @@ def crash() -> None:
 
 
 @pytest.mark.parametrize("step", [2, 5, 8])
-def test_goes_on_within_a_task(step: int, stream: Stream, whole: RunResult, tmp_path: Path) -> None:
+def test_resumes_within_a_task(step: int, stream: Stream, whole: RunResult, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         execute(CONFIG, stream, tmp_path, At(step, crash), every=0)
     rest = At(99, crash)
     execute(CONFIG, stream, tmp_path, rest, every=0)
-    everything = [(task, done) for task in (0, 1) for done in range(1, 7)]  # 22 images: 3 batches of 8, twice
-    assert rest.seen == everything[step - 1 :], "the step that failed is the first to be done again, and only it"
+    all_steps = [(task, done) for task in (0, 1) for done in range(1, 7)]  # 22 images: 3 batches of 8, twice
+    assert rest.seen == all_steps[step - 1 :], "only the step that failed is repeated"
     check_same(tmp_path, whole)
 
 
-def test_a_request_to_stop_is_obeyed_after_the_step_and_loses_nothing(
+def test_a_stop_request_takes_effect_after_the_step_and_loses_nothing(
     stream: Stream, whole: RunResult, tmp_path: Path
 ) -> None:
     stop = StopRequest()
@@ -97,17 +97,17 @@ def test_a_request_to_stop_is_obeyed_after_the_step_and_loses_nothing(
     def ask() -> None:
         stop.number = 15
 
-    told = At(8, ask)
+    at_step = At(8, ask)
     with pytest.raises(Stopped):
-        execute(CONFIG, stream, tmp_path, told, every=1000.0, stop=stop)
-    assert told.seen[-1] == (1, 2)
+        execute(CONFIG, stream, tmp_path, at_step, every=1000.0, stop=stop)
+    assert at_step.seen[-1] == (1, 2)
     rest = At(99, crash)
     execute(CONFIG, stream, tmp_path, rest)
     assert rest.seen[0] == (1, 3)
     check_same(tmp_path, whole)
 
 
-def test_a_request_between_tasks(stream: Stream, whole: RunResult, tmp_path: Path) -> None:
+def test_a_stop_request_between_tasks(stream: Stream, whole: RunResult, tmp_path: Path) -> None:
     stop = StopRequest()
 
     def ask(result: TaskResult, n_tasks: int) -> None:
@@ -121,7 +121,7 @@ def test_a_request_between_tasks(stream: Stream, whole: RunResult, tmp_path: Pat
 
 
 def test_checkpoints_of_another_model_are_not_used(stream: Stream, whole: RunResult, tmp_path: Path) -> None:
-    """A folder whose model was put there from elsewhere: the checkpoints are of a task after another model."""
+    """The model was copied from another run, so the checkpoints do not belong to it."""
     with pytest.raises(ZeroDivisionError):
         execute(CONFIG, stream, tmp_path, At(9, crash), every=0)
     (tmp_path / "model.safetensors").unlink()
@@ -131,20 +131,20 @@ def test_checkpoints_of_another_model_are_not_used(stream: Stream, whole: RunRes
     check_same(tmp_path, whole)
 
 
-def test_what_a_killed_process_was_writing_is_cleared_away(stream: Stream, whole: RunResult, tmp_path: Path) -> None:
+def test_partial_files_of_a_killed_process_are_deleted(stream: Stream, whole: RunResult, tmp_path: Path) -> None:
     shutil.copytree(whole.folder, tmp_path / "run")
     (tmp_path / "run" / ".model.safetensors.123.tmp").write_bytes(b"half")
     execute(CONFIG, stream, tmp_path / "run")
     check_same(tmp_path / "run", whole)
 
 
-def test_two_at_once(stream: Stream, tmp_path: Path) -> None:
+def test_two_processes_cannot_use_the_same_folder(stream: Stream, tmp_path: Path) -> None:
     with Lock(tmp_path / "run"), pytest.raises(UserError, match=r"run is being worked on by process \d+"):
         execute(CONFIG, stream, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_divergence_keeps_the_tasks_before_and_the_last_good_checkpoint(tmp_path: Path) -> None:
+def test_divergence_keeps_earlier_tasks_and_the_last_good_checkpoint(tmp_path: Path) -> None:
     config = resolve("digits-5t", "finetune", "smoke", 0, {"data.train_per_class": 12, "optimiser.lr": 1e38})
     with pytest.raises(UserError, match="diverged"):
         execute(config, config.data.stream(None, 0), tmp_path, every=0)
@@ -155,7 +155,7 @@ def test_divergence_keeps_the_tasks_before_and_the_last_good_checkpoint(tmp_path
 
 
 def flips(content: bytes, count: int) -> list[bytes]:
-    """The same with one bit changed, at many places: all of the first bytes' lowest bits, the rest at random."""
+    """Copies with one flipped bit: the lowest bit of each of the first bytes, then random ones."""
     draw = random.Random(0)
     places = [(place, 0) for place in range(min(64, len(content)))]
     places += [(draw.randrange(len(content)), draw.randrange(8)) for _ in range(count)]
@@ -167,7 +167,7 @@ def flips(content: bytes, count: int) -> list[bytes]:
     return changed
 
 
-def test_one_bit_of_the_scores_is_never_used_silently(whole: RunResult, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_the_scores_is_detected(whole: RunResult, tmp_path: Path) -> None:
     path = whole.folder / "scores.safetensors"
     good = read_tensors(path)
     refused = 0
@@ -183,7 +183,7 @@ def test_one_bit_of_the_scores_is_never_used_silently(whole: RunResult, tmp_path
     assert refused > 1500
 
 
-def test_one_bit_of_the_model_is_never_used_silently(whole: RunResult, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_the_model_is_detected(whole: RunResult, tmp_path: Path) -> None:
     path = whole.folder / "model.safetensors"
     good = load_model(path)
     state, refused = good.state_dict(), 0
@@ -199,7 +199,7 @@ def test_one_bit_of_the_model_is_never_used_silently(whole: RunResult, tmp_path:
     assert refused > 300
 
 
-def test_one_bit_of_the_metrics_is_never_used_silently(whole: RunResult, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_the_metrics_is_detected(whole: RunResult, tmp_path: Path) -> None:
     path = whole.folder / "metrics.jsonl"
     refused = 0
     for content in flips(path.read_bytes(), 1500):
@@ -211,7 +211,7 @@ def test_one_bit_of_the_metrics_is_never_used_silently(whole: RunResult, tmp_pat
     assert refused > 1500
 
 
-def test_metrics_without_checksums_are_those_of_older_versions(whole: RunResult, tmp_path: Path) -> None:
+def test_metrics_of_older_versions_have_no_checksums(whole: RunResult, tmp_path: Path) -> None:
     lines = [json.dumps(result.to_json()) for result in whole.tasks]
     (tmp_path / "x").write_text("\n".join(lines))
     assert read_results(tmp_path / "x", 2) == whole.tasks
@@ -220,7 +220,7 @@ def test_metrics_without_checksums_are_those_of_older_versions(whole: RunResult,
 # --- what is needed to repeat it -------------------------------------------------------------------------------------
 
 
-def test_the_record_is_enough_to_repeat_the_run(stream: Stream, whole: RunResult, tmp_path: Path) -> None:
+def test_the_environment_is_recorded(stream: Stream, whole: RunResult, tmp_path: Path) -> None:
     about = json.loads((whole.folder / "environment.json").read_text())
     for name in ("command", "threads", "packages", "commit", "processor", "python", "began"):
         assert about[name] or name == "commit", name
@@ -230,7 +230,7 @@ def test_the_record_is_enough_to_repeat_the_run(stream: Stream, whole: RunResult
     assert (about["sessions"], about["earlier"]) == (1, [])
 
 
-def test_a_run_that_goes_on_elsewhere_remembers_where_it_began(stream: Stream, tmp_path: Path) -> None:
+def test_a_run_resumed_elsewhere_records_both_environments(stream: Stream, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         execute(CONFIG, stream, tmp_path, At(3, crash), every=0)
     path = tmp_path / "environment.json"

@@ -1,4 +1,4 @@
-"""Lines of `metrics.jsonl`: read as written, and damage is noticed."""
+"""Lines of `metrics.jsonl` are read as written, and damage is detected."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def result(n_tasks: int) -> TaskResult:
     return TaskResult(Evaluation(n_tasks, 0.75, row, {"none": way}), 0.5, 0.9, {"conv1": 0.25})
 
 
-def test_a_line_is_read_as_it_was_written() -> None:
+def test_a_line_is_read_as_written() -> None:
     assert TaskResult.from_line(result(2).to_line()) == result(2)
 
 
 def test_a_changed_line_is_refused() -> None:
-    with pytest.raises(ValueError, match="not what was written"):
+    with pytest.raises(ValueError, match="checksum does not match"):
         TaskResult.from_line(result(2).to_line().replace("0.75", "0.85"))
 
 
-def test_lines_of_before_there_were_checksums() -> None:
+def test_older_lines_without_checksums() -> None:
     data = result(2).to_json()
     assert TaskResult.from_line(json.dumps(data)) == result(2)
     del data["cpu_minutes"]
@@ -37,15 +37,13 @@ def test_lines_of_before_there_were_checksums() -> None:
 def test_as_many_lines_as_the_model_has_tasks(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(result(n).to_line() for n in (1, 2, 3)))
-    assert read_results(path, 2) == [result(1), result(2)], "a task that was measured, but not saved"
-    with pytest.raises(UserError, match="tells of 3 tasks, the model beside it of 4"):
+    assert read_results(path, 2) == [result(1), result(2)], "the model of the third task was not saved"
+    with pytest.raises(UserError, match="has 3 tasks, but the model has 4"):
         read_results(path, 4)
 
 
-@pytest.mark.parametrize(
-    ("lines", "problem"), [([2], "does not tell of 1 tasks"), ([1, 1], "does not tell of 2 tasks")]
-)
-def test_every_line_tells_of_its_task(lines: list[int], problem: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lines", "problem"), [([2], "does not have 1 tasks"), ([1, 1], "does not have 2 tasks")])
+def test_every_line_has_its_number_of_tasks(lines: list[int], problem: str, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(result(n).to_line() for n in lines))
     with pytest.raises(UserError, match=problem):

@@ -115,7 +115,7 @@ def add(path: Path, rows: Iterable[Row]) -> None:
 
 
 def _written(row: Row) -> dict[str, Any]:
-    """The default device and precision are not written, so that ledgers from before they were recorded do not change."""
+    """Default device and precision are not written, so that older ledgers, which lack them, do not change."""
     usual = {"device": "cpu", "precision": "float32"}
     return {name: value for name, value in asdict(row).items() if usual.get(name) != value}
 

@@ -1,4 +1,4 @@
-"""A finished run is read from its folder, or refused with the file that is wrong."""
+"""A finished run is read from its folder, or refused with the name of the damaged file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(FINISHED, tmp_path / "run"))
 
 
-def test_everything_in_the_folder(folder: Path) -> None:
+def test_a_finished_run_is_read(folder: Path) -> None:
     run = read_run(folder)
     assert (run.config.experiment, run.config.seed) == ("digits-5t", 1)
     assert [len(row) for row in run.blocks] == [5] * 5

@@ -1,4 +1,4 @@
-"""OOD scores of a finished run: the figures, what is kept between calls, and every kind of method."""
+"""OOD scores of a finished run: results, stored outputs, and all kinds of methods."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
     "learning.plan.epochs": 2,
     "learning.plan.batch": 8,
 }
-OPEN: dict[str, Any] = {"attention.sparsity_first": 0.0, "attention.sparsity_rest": 0.0}  # so few units all stay
+OPEN: dict[str, Any] = {"attention.sparsity_first": 0.0, "attention.sparsity_rest": 0.0}  # so that all units stay open
 BLOCK_SCORES = ["MSP", "MaxLogit", "Energy", "NegEntropy", "GEN"]
 FEATURE_SCORES = ["Mahalanobis", "rel. Mahalanobis", "kNN", "ViM", "ReAct"]
 
@@ -47,7 +47,7 @@ def make_run(folder: Path, method: str, **overrides: Any) -> Path:
 
 
 def noise(name: str, folder: Path | None = None, download: bool = True) -> DataSet:
-    """An external set of another size and with colours."""
+    """An external data set of another size and with colours."""
     assert not download
     randomness = torch.Generator().manual_seed(1)
     pixels = torch.randint(0, 256, (30, 3, 12, 12), generator=randomness).to(torch.uint8)
@@ -62,14 +62,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_external_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """svhn is there, the others are not."""
+    """Only svhn is available."""
     read = catalog.load
     monkeypatch.setattr(catalog, "available", lambda name, folder=None: name in ("svhn", "digits"))
     monkeypatch.setattr(catalog, "load", lambda name, *a, **k: (noise if name == "svhn" else read)(name, *a, **k))
 
 
 def check(report: ScoresReport) -> None:
-    """What must hold whatever the scores are."""
+    """Invariants of any result."""
     outcomes = [outcome for score in report.scores.values() for outcome in score.rules.values()]
     for outcome in (*outcomes, *report.argmax.values()):
         assert report.til + outcome.task_detection - 1 <= outcome.cil + 1e-12
@@ -81,7 +81,7 @@ def check(report: ScoresReport) -> None:
     assert report.scores[report.best].auc_validation == max(s.auc_validation for s in report.scores.values())
 
 
-def test_the_figures_of_a_clom_run(finished: Path) -> None:
+def test_results_of_a_clom_run(finished: Path) -> None:
     report = score_run(finished, external=["svhn", "kmnist"])
     check(report)
     assert list(report.scores) == [*BLOCK_SCORES, "ODIN", *FEATURE_SCORES]
@@ -109,7 +109,9 @@ def test_external_auc_and_rejection_by_hand(finished: Path) -> None:
     for task, test in enumerate(stream.tests):
         own, other = (max_logit(model.block(pixels, task)) for pixels in (test.pixels, images.pixels))
         pairs.append(float((own[:, None] > other[None]).double().mean()))
-        assert len(torch.unique(torch.cat([own, other]))) == len(own) + len(other), "no ties to count as a half"
+        assert len(torch.unique(torch.cat([own, other]))) == len(own) + len(other), (
+            "no ties, which would count as a half"
+        )
     assert result.external_auc["svhn"] == pytest.approx(sum(pairs) / 3, abs=1e-6)
 
     held_out = [max_logit(model.block(task.validation.pixels, k)).double() for k, task in enumerate(stream)]
@@ -128,21 +130,21 @@ def test_external_auc_and_rejection_by_hand(finished: Path) -> None:
     assert result.rejection.own == pytest.approx(float((tests < threshold).double().mean()))
 
 
-def test_the_networks_are_asked_once(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_are_computed_once(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "features.safetensors").unlink(missing_ok=True)
-    told: list[tuple[int, int]] = []
-    first = score_run(folder, external=[], on_pass=lambda done, total: told.append((done, total)))
-    assert told == [(number, 18) for number in range(1, 19)]
+    reports: list[tuple[int, int]] = []
+    first = score_run(folder, external=[], on_pass=lambda done, total: reports.append((done, total)))
+    assert reports == [(number, 18) for number in range(1, 19)]
     with monkeypatch.context() as patch:
         patch.setattr(MaskedMethod, "block", forbidden)
         patch.setattr(MaskedMethod, "features", forbidden)
         assert score_run(folder, external=[]) == first
-        with pytest.raises(AssertionError, match="asked again"):
+        with pytest.raises(AssertionError, match="run again"):
             score_run(folder, external=["svhn"])
     more = score_run(folder, external=["svhn"])
     assert more.scores["ViM"].auc == first.scores["ViM"].auc
-    # Another model in the same folder: nothing of the old one is believed.
+    # With another model in the same folder, stored outputs are not used.
     stored = load_file(folder / "features.safetensors")
     assert "external svhn.0.block" in stored
     book = OutputBook(folder, load_model(folder / "model.safetensors"))
@@ -153,10 +155,10 @@ def test_the_networks_are_asked_once(finished: Path, tmp_path: Path, monkeypatch
 
 
 def forbidden(*arguments: object) -> Tensor:
-    raise AssertionError("a network is asked again")
+    raise AssertionError("a network is run again")
 
 
-def test_a_damaged_store_is_computed_again(finished: Path, tmp_path: Path) -> None:
+def test_damaged_outputs_are_recomputed(finished: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(finished, tmp_path / "run")
     first = score_run(folder, external=[])
     (folder / "features.safetensors").write_bytes(b"nonsense")
@@ -172,7 +174,7 @@ def test_other_masked_methods(method: str, tmp_path: Path) -> None:
         assert report.scores["ODIN"] == report.scores["MaxLogit"]
 
 
-def test_what_a_method_does_not_offer_is_left_out(tmp_path: Path) -> None:
+def test_scores_with_unmet_needs_are_left_out(tmp_path: Path) -> None:
     """HyperNet's classifiers are generated: no features, no heads, no logits to differentiate."""
     report = score_run(make_run(tmp_path / "run", "hypernet"), external=["svhn"])
     check(report)
@@ -201,7 +203,7 @@ class Distance(clom.Score):
         return self
 
     def __call__(self, outputs):
-        assert outputs.labels is None and outputs.odin is None  # nothing that was not declared, and no peeking
+        assert outputs.labels is None and outputs.odin is None  # only what was declared
         return -(outputs.features - self.mean).norm(dim=1)
 
 class Wrong(clom.Score):
@@ -225,7 +227,7 @@ def own_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_own_scores_stand_beside_the_built_in_ones(finished: Path, own_file: Path) -> None:
+def test_plug_in_scores_are_compared_with_the_built_in_ones(finished: Path, own_file: Path) -> None:
     built_in = score_run(finished, external=["svhn"])
     report = score_run(finished, external=["svhn"], scores=[f"{own_file}:Distance"])
     check(report)
@@ -243,7 +245,7 @@ def test_own_scores_stand_beside_the_built_in_ones(finished: Path, own_file: Pat
     assert report.scores["distance"].auc == pytest.approx(sum(grid) / 6, abs=1e-6)
 
 
-def test_names_restrict_and_what_is_restricted_is_not_computed(
+def test_only_named_scores_are_computed(
     finished: Path, own_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(finished, tmp_path / "run")
@@ -262,20 +264,20 @@ def test_names_restrict_and_what_is_restricted_is_not_computed(
         score_run(folder, external=[], scores=["enrgy"])
 
 
-def test_own_predictors_stand_beside_the_built_in_ones(finished: Path, own_file: Path) -> None:
+def test_plug_in_predictors_are_compared_with_the_built_in_ones(finished: Path, own_file: Path) -> None:
     report = score_run(finished, external=[], scores=["msp"], predictors=[f"{own_file}:Second"])
     rules = report.scores["MSP"].rules
     assert list(rules) == ["task-then-class", "product", "second"]
     assert rules["second"].task_detection + rules["task-then-class"].task_detection <= 1
 
 
-@pytest.mark.parametrize(("name", "told"), [("Wrong", r"shape \(\d+, 2\)"), ("Nowhere", "NaN or infinity")])
-def test_a_score_that_returns_nonsense_is_told(name: str, told: str, finished: Path, own_file: Path) -> None:
-    with pytest.raises(UserError, match=f"'{name.lower()}' returned {told}"):
+@pytest.mark.parametrize(("name", "problem"), [("Wrong", r"shape \(\d+, 2\)"), ("Nowhere", "NaN or infinity")])
+def test_a_score_with_invalid_values_is_refused(name: str, problem: str, finished: Path, own_file: Path) -> None:
+    with pytest.raises(UserError, match=f"'{name.lower()}' returned {problem}"):
         score_run(finished, external=[], scores=[f"{own_file}:{name}"])
 
 
-def test_one_task_has_nothing_to_be_told_from_but_other_sets(tmp_path: Path) -> None:
+def test_a_single_task_is_compared_with_external_data_only(tmp_path: Path) -> None:
     report = score_run(make_run(tmp_path / "one", "hat", **{"data.sizes": [2]}), external=["svhn"])
     check(report)
     assert report.scores["MSP"].auc == 1.0
@@ -283,7 +285,7 @@ def test_one_task_has_nothing_to_be_told_from_but_other_sets(tmp_path: Path) -> 
 
 
 def test_the_linear_head_reads_rotation_0(finished: Path) -> None:
-    """The first rows of the head: what the unrotated image reads in Eq. 6."""
+    """The first rows of the head, which the unrotated image reads in Eq. 6."""
     method = load_model(finished / "model.safetensors")
     assert isinstance(method, MaskedMethod)
     pixels = resolve("digits-5t", "clom", "smoke", 0, TINY).data.stream(None, 0).tests[1].pixels
@@ -293,17 +295,17 @@ def test_the_linear_head_reads_rotation_0(finished: Path) -> None:
     torch.testing.assert_close(method.features(pixels, 1) @ weight.T + bias, by_head, rtol=1e-4, atol=1e-5)
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------------
+# --- user errors ---------------------------------------------------------------------------------------------------
 
 
-def test_mistakes(finished: Path, tmp_path: Path) -> None:
+def test_user_errors(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not the folder of a run"):
         score_run(tmp_path)
     with pytest.raises(UserError, match="is not the folder of a run"):
         score_run(tmp_path / "absent")
     with pytest.raises(UserError, match=r"'kmnst'.*'kmnist'"):
         score_run(finished, external=["kmnst"])
-    with pytest.raises(UserError, match="what this run learned"):
+    with pytest.raises(UserError, match="This run learned 'digits'"):
         score_run(finished, external=["digits"])
     folder = shutil.copytree(finished, tmp_path / "half")
     (folder / "summary.json").unlink()

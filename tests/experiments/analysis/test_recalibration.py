@@ -1,4 +1,4 @@
-"""Fewer stored samples: fitted anew from what a run left, equal to a run with that setting from the start."""
+"""Recalibration with fewer stored samples equals a run trained with that setting."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_equals_a_run_with_that_setting(tmp_path: Path) -> None:
     assert derived[0].figures["memory_bytes"] == 4 * 2 * 64
 
 
-def test_says_what_cannot_be_tried(tmp_path: Path) -> None:
+def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", memory_per_class=2)
-    with pytest.raises(UserError, match="keeps 2 samples per class"):
+    with pytest.raises(UserError, match="stores 2 samples per class"):
         with_fewer_samples(folder, [2])
     with pytest.raises(UserError, match="nothing to vary"):
         with_fewer_samples(run(tmp_path / "none", calibration="scale"), [1])

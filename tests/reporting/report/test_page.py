@@ -308,7 +308,7 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path, hat: Path) -> None:
         shutil.rmtree(folder)
         assert not out.exists()
 
-    with pytest.raises(UserError, match=r"nowhere is not the folder of a run: there is no config\.yaml"):
+    with pytest.raises(UserError, match=r"nowhere is not the folder of a run: it has no config\.yaml"):
         write_report([tmp_path / "nowhere"], out)
     with pytest.raises(UserError, match="is a folder: --out names the page's file"):
         write_report([hat], tmp_path)
@@ -316,7 +316,7 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path, hat: Path) -> None:
     refused("There is no file", remove="scores.safetensors")
     refused("There is no file", remove="model.safetensors")
     refused("Cannot read", remove="environment.json")
-    refused("tells of 0 tasks|cannot be read", damage="metrics.jsonl")
+    refused("has 0 tasks|cannot be read", damage="metrics.jsonl")
     refused("is damaged", damage="summary.json")
     refused("is damaged", damage="config.yaml")
     refused("cannot be read", damage="scores.safetensors")
