@@ -15,7 +15,7 @@ from clom.data.formats import read_digits
 from clom.data.stream import Stream, split
 from clom.errors import UserError
 from clom.evaluation.scorebook import Scorebook
-from clom.experiments.distributed_run import share
+from clom.experiments.distributed_run import broadcast
 from clom.launch import read_launch
 from clom.learning.context import TrainingContext
 from clom.learning.distributed import require_same, session
@@ -142,8 +142,8 @@ def communicate(rank: int) -> dict[str, Any]:
         require_same("numbers", str(rank).encode())
     except UserError as problem:
         refused = str(problem)
-    empty = share(b"")
-    return {"refused": refused, "shared": [share(f"from {rank}".encode()).decode(), empty.decode()]}
+    empty = broadcast(b"")
+    return {"refused": refused, "shared": [broadcast(f"from {rank}".encode()).decode(), empty.decode()]}
 
 
 def lose(rank: int) -> str:
