@@ -17,8 +17,11 @@ from clom.cli import main
 from clom.errors import UserError
 from clom.experiments.grid import Block, Cell, cells, read_grid
 from clom.experiments.ledger import Row, add, read
+from clom.methods.registry import PAPER_METHODS
+from experiments.paper_numbers import EXPERIMENTS
 from processes import environment
 
+GRIDS = Path(__file__).parents[2] / "results" / "grids"
 TINY = {"data.sizes": [2, 2], "data.classes_per_task": None, "plan.epochs": 1}
 
 
@@ -57,6 +60,29 @@ def test_a_block_is_all_combinations() -> None:
     chosen = next(cell for cell in found if cell.name == "digits-5t-hat-cpu-s1-s100")
     assert chosen.config.settings["attention"]["s_max"] == 100
     assert "attention.s_max=100.0" in chosen.command(None, 1)
+
+
+def test_the_whole_paper_is_one_grid() -> None:
+    """Every table of it; with one seed in place of five, which differ in nothing else."""
+    blocks = read_grid(GRIDS / "paper.yaml")
+    assert {(block.budget, block.seeds) for block in blocks} == {("paper", (0, 1, 2, 3, 4))}
+    found = {cell.name: cell for cell in cells([block.model_copy(update={"seeds": (0,)}) for block in blocks], Path())}
+    main = [f"{experiment}-{method}-paper-s0" for experiment in EXPERIMENTS for method in PAPER_METHODS]
+    gates = [f"cifar10-5t-clom-paper-s0-s{s}" for s in (1, 100, 300, 500, 700)]
+    views = [
+        f"{experiment}-{method}-paper-s0-{one}"
+        for experiment in ("cifar10-5t", "cifar100-10t")
+        for method in ("clom", "clom-no-ood")
+        for one in ("flip", "colour", "crop")
+    ]
+    assert set(found) == {*main, *gates, *views}
+    assert all(not found[name].config.overrides for name in main)
+    for name in gates:
+        attention = found[name].config.settings["attention"]
+        assert (attention["s_max"], attention["binary"]) == (float(name.rpartition("-s")[2]), False)
+    for name in views:
+        augmentation = found[name].config.settings["learning"]["augmentation"]
+        assert [part for part in ("flip", "colour", "crop") if augmentation[part]] == [name.rpartition("-")[2]]
 
 
 def test_finished_runs_are_not_repeated_and_failures_are_reported(
