@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         net(images, 0, {}).square().mean().backward()
 
     def plain() -> None:
-        with patch.object(layers, "_conv_of_four_pixels", _convolved):
+        with patch.object(layers, "_conv_2x2_pixels", _convolved):
             dense()
 
     times = interleaved({"dense": dense, "plain": plain}, options.rounds)

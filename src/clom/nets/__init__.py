@@ -1,4 +1,4 @@
-"""Networks: gated ones, whose layers know which gates their inputs and outputs pass through, and plain ones."""
+"""Networks: gated ones, whose layers know the gates of their inputs and outputs, and plain ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when first used: the names of networks are known without torch, which takes a second.
+    # Imported lazily: network names must be available without torch, which takes a second to import.
     if name in _PLACES:
         return getattr(import_module(f"clom.nets.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'clom.nets' has no attribute '{name}'")

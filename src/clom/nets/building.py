@@ -1,4 +1,4 @@
-"""Gated networks from their settings.
+"""Building gated networks from their settings.
 
 Tested by tests/nets/test_nets.py.
 """

@@ -1,6 +1,6 @@
-"""A task's sub-network as a small dense network of its open units alone, equal to the masked one to float rounding.
+"""Compaction: a task's sub-network as a small dense network of its open units, equal to the masked one up to rounding.
 
-Derived from the gate graph: each layer is cut to the open units of its two gate groups, its normalisation is folded
+Derived from the gate graph: each layer is reduced to the open units of its two gate groups, its batch norm is folded
 into its weights, and an identity shortcut becomes a selection of channels. Gates must be 0 or 1.
 """
 
@@ -20,29 +20,29 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 @torch.no_grad()
 def compact(net: Net, task: int, gates: Gates) -> Net:
-    """A network of the same kind: called with `(images, 0, {})` it gives `net(images, task, gates)[:, open]`."""
+    """A network of the same class: called with `(images, 0, {})` it returns `net(images, task, gates)[:, open]`."""
     units = {group: open_units(gate) for group, gate in gates.items()}
-    small = _slim(net, task, gates, units)
+    small = _compact_module(net, task, gates, units)
     small.n_features = len(open_features(net, gates))
     return small.eval()
 
 
 def open_units(gate: Tensor) -> Tensor:
-    """Indices of the units that are kept. A layer that is closed altogether keeps one, whose weights become zero."""
+    """Indices of the open units. A fully closed group keeps one unit, whose weights become zero."""
     index = gate.nonzero().flatten()
     return index if len(index) else index.new_zeros(1)
 
 
 def open_features(net: Net, gates: Gates) -> Tensor:
-    """Which features the compact network gives: all of a network whose features have no gates."""
+    """Indices of the features that the compact network computes: all of them if features have no gates."""
     if net.feature_group is None:
         return torch.arange(net.n_features, device=next(iter(gates.values())).device)
     return open_units(gates[net.feature_group])
 
 
 def sub_network(net: Net, task: int, gates: Gates) -> dict[str, Tensor]:
-    """All numbers that `net(images, task, gates)` depends on: of gated layers those between open units, the task's own
-    normalisation and scales, and whatever has no gates."""
+    """All values that `net(images, task, gates)` depends on: weights between open units, the task's batch norm and
+    scales, and everything without gates."""
     units = {group: gate.nonzero().flatten() for group, gate in gates.items()}
     numbers = {f"gate {group}": gate for group, gate in gates.items()}
     gated = {name: layer for name, layer in net.named_modules() if isinstance(layer, GatedLayer)}
@@ -61,25 +61,25 @@ def sub_network(net: Net, task: int, gates: Gates) -> dict[str, Tensor]:
     return numbers | {name: value for name, value in net.state_dict().items() if not name.startswith(inside)}
 
 
-def _slim(module: AnyModule, task: int, gates: Gates, units: dict[str, Tensor]) -> AnyModule:
-    """A copy of `module` with every gated layer cut; what has no gates is shared."""
+def _compact_module(module: AnyModule, task: int, gates: Gates, units: dict[str, Tensor]) -> AnyModule:
+    """A copy of `module` with every gated layer compacted; modules without gates are shared."""
     clone = copy.copy(module)
     clone._modules = {}
     for name, child in module._modules.items():
         if isinstance(child, GatedConv2d):
-            clone._modules[name] = _slim_conv(child, task, gates[child.gate_out], units)
+            clone._modules[name] = _compact_conv(child, task, gates[child.gate_out], units)
         elif isinstance(child, GatedLinear):
-            clone._modules[name] = _slim_linear(child, gates[child.gate_out], units)
+            clone._modules[name] = _compact_linear(child, gates[child.gate_out], units)
         elif isinstance(child, GatedResidual):
-            clone._modules[name] = _slim_residual(child, task, units)
+            clone._modules[name] = _compact_residual(child, task, units)
         elif isinstance(child, GatedJoin):
             clone._modules[name] = _Selection(child, gates[child.gate_out], units)
         else:
-            clone._modules[name] = None if child is None else _slim(child, task, gates, units)
+            clone._modules[name] = None if child is None else _compact_module(child, task, gates, units)
     return clone
 
 
-def _slim_conv(layer: GatedConv2d, task: int, gate: Tensor, units: dict[str, Tensor]) -> GatedConv2d:
+def _compact_conv(layer: GatedConv2d, task: int, gate: Tensor, units: dict[str, Tensor]) -> GatedConv2d:
     weight = layer.weight
     bias = torch.zeros_like(gate) if layer.bias is None else layer.bias
     for norm in layer.norms_of(task):
@@ -110,7 +110,7 @@ def _slim_conv(layer: GatedConv2d, task: int, gate: Tensor, units: dict[str, Ten
     return small
 
 
-def _slim_linear(layer: GatedLinear, gate: Tensor, units: dict[str, Tensor]) -> GatedLinear:
+def _compact_linear(layer: GatedLinear, gate: Tensor, units: dict[str, Tensor]) -> GatedLinear:
     kept = units[layer.gate_out]
     weight = (layer.weight * gate[:, None])[kept]
     if layer.gate_in is not None:
@@ -122,7 +122,7 @@ def _slim_linear(layer: GatedLinear, gate: Tensor, units: dict[str, Tensor]) -> 
     return small
 
 
-def _slim_residual(layer: GatedResidual, task: int, units: dict[str, Tensor]) -> GatedResidual:
+def _compact_residual(layer: GatedResidual, task: int, units: dict[str, Tensor]) -> GatedResidual:
     weight = (layer.weight * layer.scales[task][:, None])[:, units[layer.gate_in]]
     small = GatedResidual(weight.shape[1], layer.out_features, gate_in=layer.gate_in)
     small.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
@@ -131,15 +131,15 @@ def _slim_residual(layer: GatedResidual, task: int, units: dict[str, Tensor]) ->
 
 
 def spread_units(units: Tensor, spread: int) -> Tensor:
-    """The inputs that belong to these units where each unit stands for `spread` neighbouring inputs."""
+    """The inputs of these units, if each unit corresponds to `spread` neighbouring inputs."""
     return (units[:, None] * spread + torch.arange(spread, device=units.device)).flatten()
 
 
 class _Selection(nn.Module):
-    """An identity shortcut between two cut groups: where a unit of the target is closed in the source, zeros.
+    """An identity shortcut between two compacted groups; target units that are closed in the source become zero.
 
-    Written as a 1x1 convolution with a matrix of zeros and ones: exact, and in channels_last less than half the time
-    of picking channels by index.
+    Implemented as a 1x1 convolution with a 0/1 matrix: exact, and in channels_last more than twice as fast as indexing
+    channels.
     """
 
     matrix: Tensor

@@ -1,4 +1,4 @@
-"""Gates: one number in [0, 1] per unit and task, multiplied onto what the unit puts out."""
+"""Gates: one number in [0, 1] per unit and task, multiplied by the unit's output."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 Gates = Mapping[str, Tensor]
-"""Gate group -> one value per unit. A group that is missing is fully open."""
+"""Gate group -> one value per unit. A missing group is fully open."""
 
 
 def per_channel(gate: Tensor, n_dims: int, dim: int) -> Tensor:
-    """A gate vector shaped so that it multiplies dimension `dim` of a tensor with `n_dims` dimensions."""
+    """A gate vector reshaped to broadcast along dimension `dim` of a tensor with `n_dims` dimensions."""
     return gate.view(*[1] * dim, -1, *[1] * (n_dims - dim - 1))
 
 
-class _SteepSigmoid(torch.autograd.Function):
-    """sigmoid(s * e) forward; s_max * sigmoid'(e) backward, whatever s is.
+class _AnnealedSigmoid(torch.autograd.Function):
+    """sigmoid(s * e) forward; s_max * sigmoid'(e) backward, independent of s.
 
-    HAT rescales the embedding's gradient by (s_max / s) * sigmoid'(e) / sigmoid'(s e). Multiplied out, sigmoid'(s e)
-    cancels; computed one after the other in float32 it is 0 * inf once the gate saturates, and the unit is stuck open.
+    HAT rescales the embedding's gradient by (s_max / s) * sigmoid'(e) / sigmoid'(s e). Analytically sigmoid'(s e)
+    cancels; computed in two steps in float32 the product is 0 * inf once the gate saturates, and the unit stays open.
     """
 
     @staticmethod
@@ -38,5 +38,5 @@ class _SteepSigmoid(torch.autograd.Function):
 
 
 def soft_gate(embedding: Tensor, scale: float, max_scale: float) -> Tensor:
-    """Eq. 12 while a task is being learned: differentiable, with the compensated gradient of HAT."""
-    return cast(Tensor, _SteepSigmoid.apply(embedding, scale, max_scale))  # type: ignore[no-untyped-call]
+    """Eq. 12 during training: differentiable, with HAT's gradient compensation."""
+    return cast(Tensor, _AnnealedSigmoid.apply(embedding, scale, max_scale))  # type: ignore[no-untyped-call]

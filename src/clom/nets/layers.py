@@ -1,8 +1,9 @@
-"""Layers that name their gate groups, so that everything about masks is derived and nothing is listed by hand.
+"""Gated layers, which name the gate groups of their inputs and outputs, so that everything about masks is derived.
 
 A gate is a non-negative number per unit, so it commutes with ReLU, pooling and dropout: `a relu(W x + b)` is
-`relu((a W) x + a b)` (Eq. 13). Layers therefore multiply gates onto their weights, or onto the scale and shift of their
-normalisation, which are thousands of times smaller than the activations. A closed unit still puts out exactly zero.
+`relu((a W) x + a b)` (Eq. 13). Layers therefore multiply gates into their weights, or into the scale and shift of their
+batch norm, which are thousands of times smaller than the activations. The output of a closed unit is still exactly
+zero.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from clom.nets.gates import Gates, per_channel
 
 
 class GatedConv2d(nn.Conv2d):
-    """A convolution between two gate groups, followed by a batch normalisation of each task's own if `norm` is set."""
+    """A convolution between two gate groups, followed by a per-task batch norm if `norm` is set."""
 
     def __init__(
         self,
@@ -41,8 +42,8 @@ class GatedConv2d(nn.Conv2d):
         self.norms = nn.ModuleList()
         # oneDNN up to 3.12 writes past its workspace in the backward pass of a strided 1x1 convolution of fewer than
         # 8 (AVX2) or 16 (AVX-512) channels in channels_last: https://github.com/uxlfoundation/oneDNN/issues/6035
-        self._thins = kernel == 1 and stride > 1 and n_in < 16
-        self._reaches_all_of_four = (kernel, stride, padding) == (3, 1, 1)
+        self._strided_pointwise = kernel == 1 and stride > 1 and n_in < 16
+        self._covers_2x2 = (kernel, stride, padding) == (3, 1, 1)
 
     @property
     def n_units(self) -> int:
@@ -54,22 +55,22 @@ class GatedConv2d(nn.Conv2d):
             self.norms.append(norm.to(self.weight.device))
 
     def norms_of(self, task: int) -> list[nn.BatchNorm2d]:
-        """The task's own normalisation: one layer, or none."""
+        """The task's batch norm: one layer, or none."""
         norm = self.norms[task] if self.normalised else None
         return [norm] if isinstance(norm, nn.BatchNorm2d) else []
 
     def _conv_forward(self, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if self._thins:  # the same convolution: pixels that the stride skips are left out first
+        if self._strided_pointwise:  # the same convolution, with the strided pixels selected first
             down, across = self.stride
             return F.conv2d(values[:, :, ::down, ::across], weight, bias)
         trained = weight.requires_grad and torch.is_grad_enabled()
-        if self._reaches_all_of_four and trained and values.shape[2:] == (2, 2) and values.device.type == "cpu":
-            return _conv_of_four_pixels(values, weight, bias)
+        if self._covers_2x2 and trained and values.shape[2:] == (2, 2) and values.device.type == "cpu":
+            return _conv_2x2_pixels(values, weight, bias)
         result: Tensor = super()._conv_forward(values, weight, bias)
         return result
 
     def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:  # type: ignore[override]
-        """`a * norm(conv(x))`, the gate multiplied into the smallest tensors there are: see the module's text."""
+        """`a * norm(conv(x))`, with the gate multiplied into the smallest tensors (see the module's docstring)."""
         gate = gates.get(self.gate_out)
         if not self.normalised:
             weight, bias = self.weight, self.bias
@@ -83,15 +84,15 @@ class GatedConv2d(nn.Conv2d):
         return gated_norm(norm, values, gate)
 
 
-def _conv_of_four_pixels(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A padded 3x3 convolution of 2x2 pixels as the dense product that it is: every pixel reads every pixel, so five
-    ninths of what a convolution multiplies is padding. Forward and backward in a third of the time."""
+def _conv_2x2_pixels(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A padded 3x3 convolution of 2x2 pixels as a dense matrix product: every pixel reads every pixel, and five ninths
+    of a convolution's products would be padding. Forward and backward take a third of the time."""
     (n_images, n_in), n_out = values.shape[:2], len(weight)
     pixels = [(row, column) for row in (0, 1) for column in (0, 1)]
-    # Pixel `to` reads pixel `of` through the kernel's entry at their distance, counted from its middle.
+    # Pixel `to` reads pixel `of` through the kernel entry at their offset from its centre.
     entries = [3 * (of[0] - to[0] + 1) + of[1] - to[1] + 1 for to in pixels for of in pixels]
     by_entry = weight.permute(2, 3, 0, 1).flatten(0, 1)
-    # index_select, as the gradient of plain indexing is added up in an order that differs with two threads.
+    # index_select, since the gradient of plain indexing is summed in an order that depends on the threads.
     pairs = by_entry.index_select(0, torch.tensor(entries).to(weight.device)).view(4, 4, n_out, n_in)
     dense = pairs.transpose(1, 2).reshape(4 * n_out, 4 * n_in)
     shifts = None if bias is None else bias.repeat(4)
@@ -100,11 +101,11 @@ def _conv_of_four_pixels(values: Tensor, weight: Tensor, bias: Tensor | None) ->
 
 
 def gated_norm(norm: nn.BatchNorm2d, values: Tensor, gate: Tensor | None) -> Tensor:
-    """`gate * norm(values)` by way of the normalisation's scale and shift."""
+    """`gate * norm(values)`, with the gate multiplied into scale and shift."""
     if norm.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
     momentum = norm.momentum
-    if momentum is None:  # a plain average over batches
+    if momentum is None:  # cumulative average over batches
         momentum = 1.0 / float(norm.num_batches_tracked or 1)
     scale: Tensor | None = norm.weight
     shift: Tensor | None = norm.bias
@@ -115,7 +116,8 @@ def gated_norm(norm: nn.BatchNorm2d, values: Tensor, gate: Tensor | None) -> Ten
 
 
 class GatedLinear(nn.Linear):
-    """A linear layer between two gate groups; each input gate rules `spread` neighbouring inputs (a flattened map)."""
+    """A linear layer between two gate groups; each input gate covers `spread` neighbouring inputs (of a flattened
+    map)."""
 
     def __init__(
         self, n_in: int, n_out: int, *, gate_in: str | None, gate_out: str, spread: int = 1, bias: bool = True
@@ -139,10 +141,10 @@ class GatedLinear(nn.Linear):
 
 
 class GatedResidual(nn.Linear):
-    """Adds to a stream of values that has no gates: `stream + scale_k * (W x)`, the scale of each task's own.
+    """Adds to values without gates: `stream + scale_k * (W x)`, with a scale per task.
 
-    Scales start at zero, so a task that has learned nothing reads the stream as it is, whatever W is. W needs no gates
-    behind it to be protected: an old task has closed all inputs but its own, and the weights of those are fixed.
+    Scales start at zero, so an untrained task leaves the stream unchanged, whatever W is. W is protected without output
+    gates: an old task has closed all inputs but its own, and the weights of those are fixed.
     """
 
     gate_out: str | None = None
@@ -168,7 +170,7 @@ GatedLayer = GatedConv2d | GatedLinear | GatedResidual
 
 
 class GatedJoin(nn.Module):
-    """An identity shortcut: units of one group are added to the units of the same number of another."""
+    """An identity shortcut: each unit of one group is added to the unit of the same index in another."""
 
     def __init__(self, *, gate_in: str, gate_out: str) -> None:
         super().__init__()
@@ -180,21 +182,21 @@ class GatedJoin(nn.Module):
 
 
 class Net(nn.Module, ABC):
-    """A feature extractor `h(x, k)`: shared weights, gates passed in, tasks appended without an end in sight."""
+    """A feature extractor `h(x, k)`: shared weights, gates as an argument, any number of tasks."""
 
     n_features: int
     feature_group: str | None
-    """The gate group of the features, so that heads and scores know which of them a task never uses. None: all are."""
+    """The gate group of the features, or None if they have no gates and every task uses all of them."""
     has_frozen_backbone: bool = False
-    """Whether `frozen` does something."""
+    """Whether the network starts with a frozen backbone, computed by `frozen_features`."""
 
     @abstractmethod
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
         """Features `[n, n_features]` of images in [0, 1]."""
 
     def frozen_features(self, images: Tensor) -> Tensor:
-        """What a beginning that no task changes makes of images, computed once for all tasks: `forward` takes both.
-        Images themselves where there is no such beginning."""
+        """The features of the frozen backbone, shared by all tasks, which `forward` accepts in place of images; the
+        images themselves if there is no frozen backbone."""
         return images
 
     def add_task(self) -> None:
@@ -203,7 +205,7 @@ class Net(nn.Module, ABC):
                 layer.add_task()
 
     def forget_task(self, task: int) -> None:
-        """Drop what only this task uses; later tasks move up by one."""
+        """Remove the parameters of this task; the numbers of later tasks decrease by one."""
         for layer in self.gated_layers():
             if isinstance(layer, GatedConv2d) and layer.normalised:
                 del layer.norms[task]
@@ -211,8 +213,8 @@ class Net(nn.Module, ABC):
                 layer.scales = nn.ParameterList(scale for number, scale in enumerate(layer.scales) if number != task)
 
     def drop_biases(self) -> None:
-        """Leave nothing to learn but the weights of layers: no biases, no scales and shifts of normalisation. Before
-        the first task."""
+        """Remove biases and the affine parameters of batch norm, so that only weights are left. Call it before the
+        first task."""
         for layer in self.gated_layers():
             layer.bias = None
             if isinstance(layer, GatedConv2d):
@@ -224,7 +226,7 @@ class Net(nn.Module, ABC):
                 yield module
 
     def gate_sizes(self) -> dict[str, int]:
-        """Number of units of every gate group, in the order of the forward pass."""
+        """The number of units of every gate group, in forward order."""
         layers = [layer for layer in self.gated_layers() if not isinstance(layer, GatedResidual)]
         return {layer.gate_out: layer.n_units for layer in layers}
 
@@ -232,7 +234,7 @@ class Net(nn.Module, ABC):
         return [p for layer in self.gated_layers() for p in (layer.weight, layer.bias) if isinstance(p, nn.Parameter)]
 
     def task_parameters(self, task: int) -> list[nn.Parameter]:
-        """What only this task uses: its normalisation layers and the scales of what it adds."""
+        """The parameters of this task: its batch norms and the scales of its residuals."""
         layers = list(self.gated_layers())
         scales = [layer.scales[task] for layer in layers if isinstance(layer, GatedResidual)]
         return [p for layer in layers for norm in layer.norms_of(task) for p in norm.parameters()] + scales

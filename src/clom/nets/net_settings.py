@@ -1,4 +1,4 @@
-"""What every network's settings have in common.
+"""The base class of network settings.
 
 Tested by tests/nets/networks/test_registry.py.
 """
@@ -9,6 +9,6 @@ from clom.settings import Settings
 
 
 class NetSettings(Settings):
-    """Which network, and how it is built. Each kind of network has a class of its own, with `kind` fixed."""
+    """The settings of a network. Each kind of network has its own subclass, with a fixed `kind`."""
 
     kind: str

@@ -1,4 +1,4 @@
-"""Networks without gates: one network that all tasks share, and heads that grow."""
+"""Networks without gates, shared by all tasks, and growing heads."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from clom.nets.networks.kinds import network_kind
 
 
 class Backbone(nn.Module):
-    """Features of images in [0, 1]: a plain network as it is, a gated one with all gates open and one normalisation
-    for all tasks."""
+    """Features of images in [0, 1], from a plain network, or from a gated one with open gates and one batch norm for
+    all tasks."""
 
     net: nn.Module
     is_plain = False
@@ -42,8 +42,8 @@ class Backbone(nn.Module):
 
 
 def set_layout(module: nn.Module) -> None:
-    """The memory layout in which convolutions are fastest, channels_last; values do not change. What people bring stays
-    in torch's usual one, which much code relies on (`x.view(len(x), -1)`)."""
+    """Convert to channels_last, in which convolutions are fastest. Plug-in networks stay contiguous, which much code
+    relies on (`x.view(len(x), -1)`)."""
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for part in module.modules():
         if isinstance(part, Backbone) and part.is_plain:
@@ -51,33 +51,33 @@ def set_layout(module: nn.Module) -> None:
 
 
 class _BatchNorm2d(nn.BatchNorm2d):
-    """Of a batch that several processes have divided."""
+    """Batch norm of a batch that is split over ranks."""
 
     def forward(self, values: Tensor) -> Tensor:
         return gated_norm(self, values, None)
 
 
 class _Dropout(nn.Dropout):
-    """Of a batch that several processes have divided."""
+    """Dropout of a batch that is split over ranks."""
 
     def forward(self, values: Tensor) -> Tensor:
         return dropout(values, self.p, self.training)
 
 
 def _over_ranks(net: nn.Module) -> None:
-    """Let layers that look at a whole batch do so although each process has a part of it."""
+    """Replace layers that depend on the whole batch by versions for a batch that is split over ranks."""
     for name, module in net.named_modules():
         if type(module) in (nn.BatchNorm2d, nn.Dropout):
             module.__class__ = _BatchNorm2d if type(module) is nn.BatchNorm2d else _Dropout
         elif isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
             raise UserError(
-                f"The layer '{name}' ({type(module).__name__}) cannot be divided among several processes. Start the "
-                "run without torchrun."
+                f"The layer '{name}' ({type(module).__name__}) does not support several processes. Start the run "
+                "without torchrun."
             )
 
 
 class LinearHead(nn.Module):
-    """A linear classifier that grows by one part per task, so that growing never touches what was there."""
+    """A linear classifier that grows by one part per task, so that growing never changes existing parts."""
 
     def __init__(self, n_features: int, bias: bool = True) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class LinearHead(nn.Module):
         self.parts.append(nn.Linear(self.n_features, n_outputs, bias=self.bias))
 
     def forward(self, features: Tensor) -> Tensor:
-        """`[n, outputs of all tasks]`, in the order in which the tasks came."""
+        """`[n, outputs of all tasks]`, in task order."""
         return torch.cat([part(features) for part in self.parts], 1)
 
 
@@ -112,12 +112,12 @@ class CosineHead(nn.Module):
 
     @torch.no_grad()
     def imprint(self, features: Tensor, labels: Tensor) -> None:
-        """Start the newest rows at their classes' mean direction, as long as the older rows are on average."""
+        """Initialise the newest rows with their classes' mean direction and the average norm of the older rows."""
         *old, new = self.parts
         length = torch.cat(old).norm(dim=1).mean() if old else torch.ones(())
         new.copy_(length * torch.stack([mean_direction(features[labels == label]) for label in range(len(new))]))
 
 
 def mean_direction(features: Tensor) -> Tensor:
-    """The unit vector towards the mean of the normalised features."""
+    """The normalised mean of the normalised features."""
     return F.normalize(F.normalize(features).mean(0), dim=0)

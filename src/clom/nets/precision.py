@@ -17,7 +17,7 @@ _dtype: ContextVar[torch.dtype | None] = ContextVar("network dtype", default=Non
 
 @contextmanager
 def network_dtype(dtype: torch.dtype | None) -> Iterator[None]:
-    """Inside, training passes through networks are autocast to `dtype`; None leaves them in float32."""
+    """Within the context, training passes through networks are autocast to `dtype`; None means float32."""
     scope = _dtype.set(dtype)
     try:
         yield

@@ -1,4 +1,4 @@
-"""How large a network may be: counted while it is built, before its tensors get their memory."""
+"""A limit on the size of a network, checked while it is built, before memory is allocated."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ _COUNT: dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], int]] = {
 
 
 class SizeLimit(TorchFunctionMode):
-    """Inside of `with`, new tensors together may hold so many numbers, and there may be so many of them.
+    """Within the context, limits the total number of elements of new tensors, and the number of new tensors.
 
-    What was made and thrown away again counts, too, until that is known: `holder` is what everything is built into.
+    Discarded tensors count too, unless `holder` is set: then, when the limit is reached, only what that module holds
+    counts.
     """
 
     def __init__(self, numbers: int, tensors: int, why: str) -> None:
@@ -52,7 +53,7 @@ class SizeLimit(TorchFunctionMode):
 
     @staticmethod
     def for_file(tensors: Mapping[str, Tensor]) -> SizeLimit:
-        """For a network whose weights are these: what it holds and something for what is only used to build it."""
+        """A limit for a network with these weights, with a margin for temporary tensors."""
         numbers = sum(value.numel() for value in tensors.values())
         return SizeLimit(2 * numbers + 1_000_000, 12 * len(tensors) + 500, "it describes far more than the file holds")
 

@@ -188,7 +188,7 @@ def pooled(values: Tensor) -> Tensor:
     return values.mean((2, 3))
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
+UNSUPPORTED: dict[str, tuple[Any, str]] = {
     "layer norm": (
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.LayerNorm([4, 6, 6]), nn.Flatten(), nn.Linear(144, 5)),
         r"the layer '1' \(LayerNorm\) normalises over all units",
@@ -213,18 +213,18 @@ REFUSED: dict[str, tuple[Any, str]] = {
         nn.Sequential(
             nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, track_running_stats=False), nn.Flatten(), nn.Linear(216, 5)
         ),
-        r"the layer '1' \(BatchNorm2d\) keeps no running statistics",
+        r"the layer '1' \(BatchNorm2d\) has no running statistics",
     ),
     "sigmoid": (
         nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Sigmoid()),
-        r"the layer '2' \(Sigmoid\) turns the zero of a closed unit into something else",
+        r"the layer '2' \(Sigmoid\) does not map the zero of a closed unit to zero",
     ),
-    "prelu": (nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.PReLU()), r"'2' \(PReLU\) has a trained number"),
+    "prelu": (nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.PReLU()), r"'2' \(PReLU\) has a parameter"),
     "maps as features": (
         nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten()),
-        "features need a gate each: end with a linear layer",
+        "each feature needs a gate: end with a linear layer",
     ),
-    "images as features": (nn.Flatten(), "features need a gate each"),
+    "images as features": (nn.Flatten(), "each feature needs a gate"),
     "concatenation": (
         Written(lambda net, images: net.last(pooled(torch.cat([net.conv(images), net.other(images)], 1)[:, :6]))),
         "the operation 'cat' concatenates units of several layers",
@@ -244,15 +244,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a loose parameter": (
         Written(lambda net, images: net.last(pooled(net.conv(images)) * net.scale)),
-        "the parameter 'scale' is trained, but belongs to no layer",
+        "the parameter 'scale' belongs to no gated layer",
     ),
     "a weight used by hand": (
         Written(lambda net, images: net.last(pooled(F.conv2d(images, net.conv.weight)))),
-        r"the parameter 'conv.weight' is trained",
+        r"the parameter 'conv.weight' belongs to no",
     ),
     "attention": (
         Written(lambda net, images: net.last(pooled(net.conv(images).softmax(1)))),
-        "the operation 'softmax' is not an operation that keeps closed units at zero",
+        "the operation 'softmax' is not an operation that keeps closed units zero",
     ),
     "a quotient": (Written(lambda net, images: net.last(pooled(1 / net.conv(images)))), "the operation 'truediv'"),
     "a product": (
@@ -261,7 +261,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a branch on values": (
         Written(lambda net, images: net.last(pooled(net.conv(images))) if images.sum() > 0 else images),
-        "torch.fx cannot list its operations",
+        "torch.fx cannot trace it",
     ),
     "a linear layer on maps": (
         Written(lambda net, images: net.last(net.conv(images).permute(0, 2, 3, 1)).mean((1, 2))),
@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "values changed in place": (
         Written(lambda net, images: (values := net.conv(images), F.relu_(values), net.last(pooled(values)))[-1]),
-        "changes values in place",
+        "modifies values in place",
     ),
     "another size": (
         nn.Sequential(nn.Flatten(), nn.Linear(100, 5)),
@@ -282,10 +282,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_protected_is_refused_by_name(case: str) -> None:
-    module, said = REFUSED[case]
-    with pytest.raises(UserError, match=said) as caught:
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_the_error_names_the_unsupported_operation(case: str) -> None:
+    module, message = UNSUPPORTED[case]
+    with pytest.raises(UserError, match=message) as caught:
         to_gated(module, (3, 8, 8))
-    assert str(caught.value).startswith(f"{type(module).__name__} cannot be given gates: ")
+    assert str(caught.value).startswith(f"{type(module).__name__} cannot be converted to a gated network: ")
     assert "clom.nets.layers" in str(caught.value)

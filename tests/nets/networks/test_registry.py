@@ -143,8 +143,8 @@ def test_a_run_keeps_the_settings_of_any_network() -> None:
     ("thing", "said"),
     [
         (3, "'3' is not a network"),
-        (dict, "'dict' is not a network: a network is a class derived from torch.nn.Module"),
-        (nn.Flatten(), r"not as a finished module \(Flatten\)"),
+        (dict, "'dict' is not a network: it must be a class derived from torch.nn.Module"),
+        (nn.Flatten(), r"not as an instance \(Flatten\)"),
     ],
 )
 def test_what_is_no_network_is_refused(thing: Any, said: str) -> None:
@@ -170,14 +170,14 @@ def wrong_claim() -> nn.Module:
 @pytest.mark.parametrize(
     ("maker", "said"),
     [
-        (no_network, "'odd' is no module: its function returned 3"),
+        (no_network, "'odd' is not a module: its function returned 3"),
         (broken, "'odd' cannot be built: RuntimeError: no weights"),
         (nn.Identity, r"'odd' must return features .*it returned shape \(2, 3, 8, 8\)"),
         (lambda: nn.Conv2d(3, 4, 3), r"it returned shape \(2, 4, 6, 6\)"),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(10, 4)), "does not work on images of 3 x 8 x 8: RuntimeError"),
-        (wrong_claim, "says n_features = 5, but returns 4"),
-        (lambda settings: Tiny(), "'settings' of the network 'odd' needs a class of settings"),
-        (lambda kind: Tiny(), "parameter 'kind' must have another name"),
+        (wrong_claim, "has n_features = 5, but returns 4 features"),
+        (lambda settings: Tiny(), "'settings' of the network 'odd' needs a settings class"),
+        (lambda kind: Tiny(), "parameter 'kind' needs another name"),
     ],
 )
 def test_networks_that_do_not_work(maker: Any, said: str) -> None:
@@ -191,7 +191,7 @@ def test_a_parameter_that_no_file_can_hold() -> None:
         return layer
 
     clom.register_network("odd")(odd)
-    with pytest.raises(UserError, match=r"'layer' takes no plain data. Give it a default"):
+    with pytest.raises(UserError, match=r"'layer' has a type that is not JSON-compatible. Give it a default"):
         network_kind("odd")
 
 
@@ -260,7 +260,7 @@ def test_a_shared_network_is_taken_as_it_is() -> None:
 def test_a_mask_needs_a_network_that_can_have_gates() -> None:
     clom.register_network("normed")(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.LayerNorm(8)))
     with pytest.raises(
-        UserError, match=r"cannot be given gates: the layer '2' \(LayerNorm\).* Use a method without masks"
+        UserError, match=r"cannot be converted to a gated network: the layer '2' \(LayerNorm\).* Use a method without masks"
     ):
         clom.make_method("hat", "digits-5t", "smoke", net__kind="normed")
     clom.make_method("finetune", "digits-5t", "smoke", net__kind="normed")

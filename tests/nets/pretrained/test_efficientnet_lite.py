@@ -157,7 +157,7 @@ def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch, publi
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.pth"
     torch.save(made_up(), path)
-    with pytest.raises(DataError, match="not the published file"):
+    with pytest.raises(DataError, match="not the published weights file"):
         read_weights(path)
 
 

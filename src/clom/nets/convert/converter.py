@@ -1,4 +1,4 @@
-"""How a traced network becomes a gated one, operation by operation.
+"""Converting a traced network into a gated one, operation by operation.
 
 Tested by tests/nets/convert/test_convert.py.
 """
@@ -26,39 +26,39 @@ from clom.nets.convert.operations import (
     SHIFTS,
     SUMS,
 )
-from clom.nets.convert.tracing import Refusal, shape_of
+from clom.nets.convert.tracing import Unsupported, shape_of
 from clom.nets.layers import GatedJoin, GatedLinear
 
 
 @dataclass(frozen=True)
 class _Value:
-    """What is known about a tensor: whose gates its units have. Images, and what depends on them alone, have none."""
+    """A traced tensor and the layer whose gates its units have; images and values derived only from them have none."""
 
     ref: Ref
     shape: tuple[int, ...]
     layer: int | None = None
-    """The layer whose gates these are."""
+    """The layer that owns the gates."""
     spread: int = 1
-    """Neighbouring entries that belong to one unit, after a map was flattened."""
+    """Number of neighbouring entries that belong to one unit, after a map was flattened."""
     fresh: bool = False
-    """Whether nothing else reads the units of this layer, so that it may share the gates of another one."""
+    """Whether nothing else reads the units of this layer, so that it can share the gates of another one."""
 
 
 @dataclass
 class _Layer:
-    """A convolution or a linear layer to be."""
+    """A convolution or linear layer to be created."""
 
     name: str
     plain: nn.Conv2d | nn.Linear
     input: _Value
     norm: nn.BatchNorm2d | None = None
     joined: int | None = None
-    """The layer whose gates it shares."""
+    """The layer with which it shares gates."""
 
 
 @dataclass
 class Converter:
-    """Feed it the nodes of a traced network in their order, then `finish`."""
+    """Call `convert` with the nodes of a traced network in order, then `finish`."""
 
     traced: fx.GraphModule
     values: dict[fx.Node, _Value] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Converter:
         elif node.op == "output":
             self.output = self._output(node)
         elif node in self.values or "tensor_meta" not in node.meta:
-            pass  # a normalisation that went with its convolution; a number such as x.size(0)
+            pass  # a batch norm merged with its convolution, or a number such as x.size(0)
         elif node.op == "get_attr":
             self._buffer(node)
         elif node.op == "call_module":
@@ -100,15 +100,15 @@ class Converter:
         elif type(module) in POINTWISE or (type(module) in POOLING and len(shape_of(node)) == 4):
             self._keep(node, module)
         else:
-            raise self._refusal(node, REASONS.get(type(module).__name__, "is not a layer that gates can protect"))
+            raise self._unsupported(node, REASONS.get(type(module).__name__, "is not a supported layer"))
 
     def _conv(self, node: fx.Node, conv: nn.Conv2d) -> None:
         value = self._input(node)
         if conv.groups != 1:
-            raise self._refusal(node, f"has groups={conv.groups}: gates need a convolution that reads all units")
+            raise self._unsupported(node, f"has groups={conv.groups}, but gates need groups=1")
         square = all(len(set(pair)) == 1 for pair in (conv.kernel_size, conv.stride, conv.padding))
         if not square or isinstance(conv.padding, str) or conv.padding_mode != "zeros" or set(conv.dilation) != {1}:
-            raise self._refusal(node, "must have a square kernel, one stride, zeros as padding and no dilation")
+            raise self._unsupported(node, "must have a square kernel, equal strides, zero padding and no dilation")
         users = list(node.users)
         norm = self._norm(users[0]) if len(users) == 1 else None
         last = users[0] if norm is not None else node
@@ -119,25 +119,25 @@ class Converter:
         if type(module) is not nn.BatchNorm2d:
             return None
         if module.running_mean is None:
-            raise self._refusal(node, "keeps no running statistics, so that an answer would depend on the batch")
+            raise self._unsupported(node, "has no running statistics, so that predictions would depend on the batch")
         return module
 
     def _linear(self, node: fx.Node, linear: nn.Linear) -> None:
         value = self._input(node)
         if len(value.shape) != 2:
-            raise self._refusal(node, f"reads a tensor of {len(value.shape)} dimensions: flatten it first")
+            raise self._unsupported(node, f"reads a tensor of {len(value.shape)} dimensions: flatten it first")
         self._add_layer(node, node, _Layer(str(node.target), linear, value))
 
     def _add_layer(self, node: fx.Node, last: fx.Node, layer: _Layer) -> None:
         if any(known.name == layer.name for known in self.layers):
-            raise self._refusal(node, "is used more than once")
+            raise self._unsupported(node, "is used more than once")
         self.layers.append(layer)
         takes: Literal["gates", "task and gates"] = "task and gates" if type(layer.plain) is nn.Conv2d else "gates"
         self.steps.append(Step(last.name, (layer.input.ref,), layer=_key(layer.name), takes=takes))
         self.values[last] = _Value(Ref(last.name), shape_of(last), len(self.layers) - 1, fresh=True)
 
     def _keep(self, node: fx.Node, module: nn.Module) -> None:
-        """Something without weights that changes no zero."""
+        """Keep a module without parameters that maps zero to zero."""
         value = self._input(node)
         self.modules[_key(str(node.target))] = module
         self.steps.append(Step(node.name, (value.ref,), layer=_key(str(node.target))))
@@ -146,7 +146,7 @@ class Converter:
     def _buffer(self, node: fx.Node) -> None:
         """A constant, such as the mean of the images."""
         if str(node.target) not in dict(self.traced.named_buffers()):
-            raise self._refusal(node, "is trained, but belongs to no layer that has gates")
+            raise self._unsupported(node, "belongs to no gated layer")
         name = _key(str(node.target))
         self.buffers[name] = self.traced.get_buffer(str(node.target))
         self.steps.append(Step(node.name, (), buffer=name))
@@ -172,10 +172,10 @@ class Converter:
             self._call(node, SHIFTS[target])
         else:
             name = str(getattr(target, "__name__", target))
-            raise self._refusal(node, REASONS.get(name, "is not an operation that keeps closed units at zero"))
+            raise self._unsupported(node, REASONS.get(name, "is not an operation that keeps closed units zero"))
 
     def _is_factor(self, node: fx.Node, tensors: list[fx.Node]) -> bool:
-        """Whether one tensor is multiplied or divided by a number."""
+        """Whether a tensor is multiplied or divided by a number."""
         return len(tensors) == 1 and (SCALINGS[node.target] is torch.mul or node.args[0] is tensors[0])
 
     def _has_gates(self, node: fx.Node) -> bool:
@@ -183,14 +183,14 @@ class Converter:
 
     def _call(self, node: fx.Node, function: Callable[..., Tensor]) -> None:
         if any(each not in self.values for each in node.all_input_nodes):
-            raise self._refusal(node, "depends on a size that is computed while it runs")
+            raise self._unsupported(node, "depends on a size computed at run time")
         inputs = tuple(self.values[each].ref if isinstance(each, fx.Node) else each for each in node.args)
         options = {name: option for name, option in node.kwargs.items() if name != "inplace"}
         self.steps.append(Step(node.name, inputs, function=function, options=options))
         self._derive(node, self._input(node))
 
     def _functional_dropout(self, node: fx.Node) -> None:
-        """`F.dropout(x, p, self.training)`: whether it is training is known when the network is used."""
+        """`F.dropout(x, p, self.training)`; the training mode is read when the network runs."""
         value = self._input(node)
         p = node.kwargs.get("p", node.args[1] if len(node.args) > 1 else 0.5)
         self.modules[_key(node.name)] = Dropout(float(p))  # type: ignore[arg-type]
@@ -198,7 +198,7 @@ class Converter:
         self._derive(node, value)
 
     def _flatten(self, node: fx.Node) -> None:
-        """Any reshaping to `[images, numbers]`, unit by unit."""
+        """Any reshaping to `[images, values]` that keeps the values of a unit together."""
         value, shape = self._input(node), shape_of(node)
         if shape == value.shape:
             self._derive(node, value, value.ref)
@@ -207,7 +207,7 @@ class Converter:
             spread = value.spread * math.prod(value.shape[2:])
             self.values[node] = replace(value, ref=Ref(node.name), shape=shape, spread=spread, fresh=False)
         else:
-            raise self._refusal(
+            raise self._unsupported(
                 node,
                 f"reshapes {value.shape[1:]} into {shape[1:]}: only reshaping to [images, numbers] keeps units apart",
             )
@@ -218,24 +218,24 @@ class Converter:
         dims: list[int] = [given] if isinstance(given, int) else list(given or ())
         places = [dim % len(value.shape) for dim in dims]
         if not places or min(places) < 2:
-            raise self._refusal(node, "averages over images or units: only a mean over pixels keeps units apart")
+            raise self._unsupported(node, "averages over images or units: only a mean over pixels keeps units apart")
         self._call(node, torch.mean)
 
     def _sum(self, node: fx.Node, left: fx.Node, right: fx.Node) -> None:
         one, two = self.values[left], self.values[right]
         if node.kwargs.get("alpha", 1) != 1:
-            raise self._refusal(node, "adds with a factor")
+            raise self._unsupported(node, "adds with alpha != 1")
         if one.layer is None or two.layer is None:
-            raise self._refusal(node, "adds something without gates, so that a closed unit would not be zero")
+            raise self._unsupported(node, "adds values without gates, so that a closed unit would not be zero")
         if one.shape[1] != two.shape[1] or len(one.shape) != len(two.shape):
-            raise self._refusal(node, f"adds different numbers of units, {one.shape[1]} and {two.shape[1]}")
+            raise self._unsupported(node, f"adds different numbers of units, {one.shape[1]} and {two.shape[1]}")
         groups = self._group(one.layer), self._group(two.layer)
         together = self._is_fresh(left) and self._is_fresh(right)
         if groups[0] != groups[1] and together:
             self.layers[groups[1]].joined = groups[0]
         elif groups[0] != groups[1]:
             if {one.spread, two.spread} != {1} or len(one.shape) not in (2, 4):
-                raise self._refusal(node, "adds parts of maps of different layers: add whole maps, then reshape")
+                raise self._unsupported(node, "adds flattened maps of different layers: add the maps before flattening")
             one, two = (one, two) if self._is_fresh(left) else (two, one)
             two = self._join(node, two, one)
         self.steps.append(Step(node.name, (one.ref, two.ref), function=torch.add))
@@ -249,16 +249,16 @@ class Converter:
         self.steps.append(Step(name, (value.ref,), layer=name, takes="task and gates"))
         return replace(value, ref=Ref(name))
 
-    # --- what is known about values ------------------------------------------------------------------------------
+    # --- traced values -------------------------------------------------------------------------------------------
 
     def _input(self, node: fx.Node) -> _Value:
         known = [self.values[each] for each in node.all_input_nodes if each in self.values]
         if not known:
-            raise self._refusal(node, "reads something that is not computed from the images")
+            raise self._unsupported(node, "reads something that is not computed from the images")
         return max(known, key=lambda value: value.layer is not None)
 
     def _derive(self, node: fx.Node, value: _Value, ref: Ref | None = None) -> None:
-        """Units stay what they are."""
+        """Record a result with the same units as `value`."""
         fresh = value.fresh and all(len(each.users) == 1 for each in node.all_input_nodes if each in self.values)
         self.values[node] = replace(value, ref=ref or Ref(node.name), shape=shape_of(node), fresh=fresh)
 
@@ -266,16 +266,16 @@ class Converter:
         return self.values[node].fresh and len(node.users) == 1
 
     def _group(self, layer: int) -> int:
-        """The layer after which a gate group is called."""
+        """The layer that names the gate group."""
         joined = self.layers[layer].joined
         return layer if joined is None else self._group(joined)
 
-    def _refusal(self, node: fx.Node, why: str) -> Refusal:
+    def _unsupported(self, node: fx.Node, why: str) -> Unsupported:
         if node.op == "call_module":
             kind = type(self.traced.get_submodule(str(node.target))).__name__
-            return Refusal(f"the layer '{node.target}' ({kind}) {why}")
+            return Unsupported(f"the layer '{node.target}' ({kind}) {why}")
         what = "parameter" if node.op == "get_attr" else "operation"
-        return Refusal(f"the {what} '{getattr(node.target, '__name__', node.target)}' {why}")
+        return Unsupported(f"the {what} '{getattr(node.target, '__name__', node.target)}' {why}")
 
     # --- the result ----------------------------------------------------------------------------------------------
 
@@ -283,9 +283,9 @@ class Converter:
         result = node.args[0]
         value = self.values.get(result) if isinstance(result, fx.Node) else None
         if value is None or len(value.shape) != 2:
-            raise Refusal("it must return one tensor of features [images, features]")
+            raise Unsupported("it must return one tensor of features [images, features]")
         if value.layer is None or value.spread != 1:
-            raise Refusal("its features need a gate each: end with a linear layer, or average the last map over pixels")
+            raise Unsupported("each feature needs a gate: end with a linear layer, or average the last map over pixels")
         return value
 
     def finish(self) -> ConvertedNet:
@@ -323,5 +323,5 @@ class Converter:
 
 
 def _key(name: str) -> str:
-    """A name without the dots that a dictionary of modules refuses."""
+    """A name without dots, which `nn.ModuleDict` does not allow."""
     return name.replace(".", "__")

@@ -1,4 +1,4 @@
-"""What a converted network is: its layers, and the steps in which they are used.
+"""A converted network: its layers, and the steps that use them.
 
 Tested by tests/nets/convert/test_convert.py.
 """
@@ -27,13 +27,13 @@ class Ref:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation: a layer, a function or a constant, what it reads, and the name of its result."""
+    """One operation: a layer, a function or a constant, its inputs, and the name of its result."""
 
     result: str
     inputs: tuple[Any, ...]
     layer: str = ""
     takes: Literal["", "gates", "task and gates"] = ""
-    """What the layer gets besides values."""
+    """Additional arguments of the layer."""
     function: Callable[..., Tensor] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     buffer: str = ""
@@ -43,7 +43,7 @@ class Step:
 
 
 class ConvertedConv2d(GatedConv2d):
-    """A convolution whose normalisation layers, one for each task, begin as the plain network's does."""
+    """A convolution whose per-task batch norms start as copies of the plain network's."""
 
     def __init__(self, plain: nn.Conv2d, norm: nn.BatchNorm2d | None, *, gate_in: str | None, gate_out: str) -> None:
         padding = plain.padding[0]
@@ -61,7 +61,7 @@ class ConvertedConv2d(GatedConv2d):
             affine=norm is not None and norm.affine,
         )
         self.load_state_dict(plain.state_dict())
-        self._first_norm = (norm,)  # in a tuple, so that it is no part of what is saved
+        self._first_norm = (norm,)  # in a tuple, so that it is not in the state dict
 
     def add_task(self) -> None:
         (norm,) = self._first_norm
@@ -74,7 +74,7 @@ class ConvertedConv2d(GatedConv2d):
 
 
 class Dropout(nn.Module):
-    """Like `nn.Dropout`, of one batch that several processes may have divided."""
+    """Like `nn.Dropout`, also for a batch that is split over ranks."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class ChannelDropout(Dropout):
 
 
 class ConvertedNet(Net):
-    """Runs the steps in order; a result is forgotten after its last use."""
+    """Runs the steps in order; a result is freed after its last use."""
 
     def __init__(
         self,

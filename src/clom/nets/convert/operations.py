@@ -1,4 +1,4 @@
-"""The operations that can be taken over, as torch.fx lists them: functions, and methods of tensors by name.
+"""The supported operations, as torch.fx represents them: functions, and tensor methods by name.
 
 Each of them maps zero to zero unit by unit, so that a closed unit stays zero.
 """
@@ -34,13 +34,13 @@ FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
     torch.relu_: F.relu,
     F.tanh: torch.tanh,
     torch.max_pool2d: F.max_pool2d,
-    # by name: methods of tensors
+    # tensor methods, by name
     "relu": torch.relu,
     "relu_": torch.relu,
     "tanh": torch.tanh,
     "contiguous": Tensor.contiguous,
 }
-"""What maps zero to zero unit by unit, and what does the same."""
+"""Operations that map zero to zero unit by unit -> the function that replaces them."""
 SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 SCALINGS: dict[Any, Callable[..., Tensor]] = {
     **dict.fromkeys((operator.mul, operator.imul, torch.mul, "mul"), torch.mul),
@@ -60,7 +60,7 @@ REASONS: dict[str, str] = {
     "BatchNorm2d": "normalises something other than the output of one convolution that nothing else reads",
     "cat": "concatenates units of several layers",
     "stack": "concatenates units of several layers",
-    "Sigmoid": "turns the zero of a closed unit into something else",
-    "Softplus": "turns the zero of a closed unit into something else",
-    "PReLU": "has a trained number that no gate protects",
+    "Sigmoid": "does not map the zero of a closed unit to zero",
+    "Softplus": "does not map the zero of a closed unit to zero",
+    "PReLU": "has a parameter that no gate protects",
 }

@@ -1,1 +1,1 @@
-"""The networks, one file each, and the registry that knows them by name."""
+"""The networks, one file each, and their registry."""

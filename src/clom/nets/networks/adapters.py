@@ -1,8 +1,8 @@
-"""A frozen pretrained network with a small residual adapter that every task masks for itself.
+"""A frozen pretrained backbone with a small residual adapter, masked per task.
 
-`h(x, k) = f(x) + scale_k * W2 (a_k relu(W1 f(x) + b1))`: the pretrained features f pass through untouched, which is
-where few photos are best at. They are the same for all tasks, so only the adapter needs protection: its units are
-gated, its scales are each task's own and start at zero.
+`h(x, k) = f(x) + scale_k * W2 (a_k relu(W1 f(x) + b1))`: the pretrained features f pass through unchanged, which works
+best for few photos. They are the same for all tasks, so only the adapter needs protection: its units are gated, and its
+scales are per task and start at zero.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _AT_ONCE = 64
 
 
 class AdapterSettings(PretrainedSettings):
-    """The frozen network, and how many units all tasks' adapters share. Systems without adapters ignore the latter."""
+    """The frozen backbone, and the number of adapter units shared by all tasks (`hidden`; unused without adapters)."""
 
     hidden: Positive = 512
 
 
 class AdapterNet(Net):
-    """Takes images, or features of the frozen network that were computed before."""
+    """Takes images, or precomputed features of the frozen backbone."""
 
     feature_group = None  # the pretrained features are never closed
     has_frozen_backbone = True
@@ -39,7 +39,7 @@ class AdapterNet(Net):
         self.outer = GatedResidual(settings.hidden, self.n_features, gate_in="adapter")
 
     def frozen_features(self, images: Tensor) -> Tensor:
-        """Images in portions: the widest layer holds two megabytes of each at 160 pixels."""
+        """Features computed in batches: the widest layer needs two megabytes per image at 160 pixels."""
         if images.ndim == 2:
             return images
         return torch.cat([self.backbone(part) for part in torch.split(images, _AT_ONCE)])

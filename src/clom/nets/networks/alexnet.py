@@ -29,9 +29,9 @@ class AlexNetSettings(NetSettings):
     dropout: tuple[Fraction, Fraction] = (0.2, 0.5)
     """After the first two convolutions; after the third and the hidden layer."""
     bias: bool = True
-    """Supermask networks have none: there is nothing but masks to learn."""
+    """False for supermask networks, which learn nothing but masks."""
     final_relu: bool = True
-    """Without it features may be negative, which cosine classifiers want. Gated systems keep it."""
+    """False allows negative features, for cosine classifiers. Gated methods need True."""
 
 
 class AlexNet(Net):
@@ -70,7 +70,7 @@ class AlexNet(Net):
         for kernel, padding, pool in zip(settings.kernels, settings.paddings, settings.pools, strict=True):
             size = (size + 2 * padding - kernel + 1) // pool
         if size < 1:
-            raise UserError("The images are too small for this network: a layer would have no pixels left.")
+            raise UserError("The images are too small for this network: a layer would have no pixels.")
         return size
 
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
@@ -80,8 +80,8 @@ class AlexNet(Net):
             if p and self.training:
                 values = dropout(F.relu(values), p, self.training)
                 values = F.max_pool2d(values, pool) if pool > 1 else values
-            else:  # the same, with the ReLU on a quarter of the numbers
+            else:  # the same result, with the ReLU on a quarter of the values
                 values = F.relu(F.max_pool2d(values, pool) if pool > 1 else values)
-        # Channel-major flattening whatever the memory format: `spread` relies on it.
+        # Flattening is channel-major in any memory format, as `spread` requires.
         values = self.fc(torch.flatten(values, 1), gates)
         return dropout(F.relu(values) if self.final_relu else values, self.last_dropout, self.training)

@@ -1,8 +1,8 @@
-"""What a network's `kind` stands for: the class of its settings, and how it is built from them.
+"""Settings classes of networks, and building networks from them.
 
-A network is a class or a function. What it can be set to is what its constructor takes: a parameter `settings` with a
-class of settings as its annotation, as the built-in ones have it, or plain keywords, each of which becomes a setting. A
-parameter `image_size` gets the side of the images.
+A network is a class or a function. Its settings follow from its parameters: either one parameter `settings`, annotated
+with a settings class, as in the built-in networks, or keyword parameters, each of which becomes a setting. A parameter
+`image_size` receives the side of the images.
 
 Tested by tests/nets/networks/test_registry.py.
 """
@@ -30,17 +30,17 @@ from clom.plugins import BUILT_IN, why
 
 @dataclass(frozen=True)
 class NetworkKind:
-    """What a `kind` stands for."""
+    """A registered network with its settings class."""
 
     name: str
     maker: Maker
     settings_type: type[NetSettings]
     takes_settings: bool
-    """As one object, not as keywords."""
+    """Whether settings are passed as one object instead of keywords."""
     takes_image_size: bool
 
     def build(self, settings: NetSettings, image_size: int) -> nn.Module:
-        """The network with fresh weights for square images of `image_size` pixels."""
+        """A newly initialised network for square images of `image_size` pixels."""
         values = {name: getattr(settings, name) for name in type(settings).model_fields if name != "kind"}
         options: dict[str, Any] = {"settings": settings} if self.takes_settings else values
         if self.takes_image_size:
@@ -54,7 +54,7 @@ class NetworkKind:
         except Exception as problem:
             raise UserError(f"The network '{self.name}' cannot be built: {why(problem)}.") from problem
         if not isinstance(net, nn.Module):
-            raise UserError(f"The network '{self.name}' is no module: its function returned {shorten(repr(net))}.")
+            raise UserError(f"The network '{self.name}' is not a module: its function returned {shorten(repr(net))}.")
         if not isinstance(net, Net):
             _set_n_features(net, self.name, image_size)
         return net
@@ -65,7 +65,7 @@ def network_kind(name: str) -> NetworkKind:
 
 
 def read_net_settings(values: object) -> NetSettings:
-    """Settings from plain data, whose `kind` says of which network."""
+    """Settings from plain data; `kind` selects the network."""
     if isinstance(values, NetSettings):
         return values
     kind = str(values.get("kind")) if isinstance(values, Mapping) else "None"
@@ -73,10 +73,10 @@ def read_net_settings(values: object) -> NetSettings:
 
 
 AnyNetSettings = Annotated[SerializeAsAny[NetSettings], PlainValidator(read_net_settings)]
-"""For fields of settings: whatever network is registered."""
+"""For fields of settings: the settings of any registered network."""
 
 
-# --- what a network can be set to ------------------------------------------------------------------------------------
+# --- settings classes ------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -89,7 +89,7 @@ def _described(name: str, maker: Maker) -> NetworkKind:
         settings_type = _with_kind(name, given)
     elif takes_settings:
         raise UserError(
-            f"The parameter 'settings' of the network '{name}' needs a class of settings as its annotation, or "
+            f"The parameter 'settings' of the network '{name}' needs a settings class as its annotation, or "
             "settings_type=... when it is registered."
         )
     else:
@@ -105,19 +105,19 @@ def _annotations(name: str, maker: Maker) -> dict[str, Any]:
         raise UserError(f"The annotations of the network '{name}' cannot be read: {why(problem)}.") from problem
 
 
-class BroughtSettings(NetSettings):
-    """Of a network that somebody brings: its class is made when it is registered, so that pickles name its kind."""
+class PluginNetSettings(NetSettings):
+    """Settings of a plug-in network. The class is created dynamically, so pickles refer to its `kind` instead."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return read_net_settings, (self.model_dump(),)
 
 
 def _with_kind(name: str, given: type[BaseModel]) -> type[NetSettings]:
-    """The class itself if its `kind` is this name, else one derived from it whose is."""
+    """The class itself if its `kind` is `name`, else a subclass with that kind."""
     field = given.model_fields.get("kind")
     if issubclass(given, NetSettings) and field is not None and field.default == name:
         return given
-    made = create_model(given.__name__, __base__=(given, BroughtSettings), kind=_fixed(name))
+    made = create_model(given.__name__, __base__=(given, PluginNetSettings), kind=_fixed(name))
     return cast(type[NetSettings], made)
 
 
@@ -129,7 +129,7 @@ def _fixed(name: str) -> Any:
 def _from_keywords(
     name: str, parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]
 ) -> type[NetSettings]:
-    """A setting for each keyword that takes plain data; others keep their defaults."""
+    """A setting for each keyword of a JSON-compatible type; others keep their defaults."""
     fields: dict[str, Any] = {}
     for key, parameter in parameters.items():
         if key == "image_size" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -141,21 +141,25 @@ def _from_keywords(
             fields[key] = (annotation, ... if required else parameter.default)
         elif required:
             raise UserError(
-                f"The network '{name}' cannot be set from a file: its parameter '{key}' "
-                + ("takes no plain data. Give it a default." if usable else "must have another name, or a default.")
+                f"The network '{name}' cannot be configured by a file: its parameter '{key}' "
+                + (
+                    "has a type that is not JSON-compatible. Give it a default."
+                    if usable
+                    else "needs another name, or a default."
+                )
             )
-    return create_model(name, __base__=BroughtSettings, kind=_fixed(name), **fields)
+    return create_model(name, __base__=PluginNetSettings, kind=_fixed(name), **fields)
 
 
 def _type_of(default: object) -> Any:
-    """What a parameter without annotation seems to take."""
+    """The inferred type of a parameter without annotation."""
     if default is None:
         return Any
     return int | float if type(default) is int else type(default)
 
 
 def _is_plain(annotation: Any, default: object) -> bool:
-    """Whether values of this type, and this one, can be written into a file."""
+    """Whether values of this type, and the default, are JSON-compatible."""
     try:
         TypeAdapter(annotation).json_schema()
         to_jsonable_python(default)
@@ -164,12 +168,12 @@ def _is_plain(annotation: Any, default: object) -> bool:
         return False
 
 
-# --- how many features it has ----------------------------------------------------------------------------------------
+# --- number of features ----------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def _set_n_features(net: nn.Module, name: str, image_size: int) -> None:
-    """Try the network on two black images; that also gives lazy layers their shapes."""
+    """Run the network on two black images, which also initialises lazy layers."""
     training = net.training
     try:
         with torch.random.fork_rng(devices=[]):
@@ -188,5 +192,5 @@ def _set_n_features(net: nn.Module, name: str, image_size: int) -> None:
         )
     claimed = getattr(net, "n_features", features.shape[1])
     if claimed != features.shape[1]:
-        raise UserError(f"The network '{name}' says n_features = {claimed}, but returns {features.shape[1]}.")
+        raise UserError(f"The network '{name}' has n_features = {claimed}, but returns {features.shape[1]} features.")
     net.n_features = features.shape[1]  # type: ignore[assignment]

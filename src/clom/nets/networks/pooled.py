@@ -1,4 +1,4 @@
-"""The small network in which SupSup was run on MNIST: three convolutions, global pooling, one hidden layer."""
+"""The small network used for SupSup on MNIST: three convolutions, global pooling, one hidden layer."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class PooledConvSettings(NetSettings):
 
 
 class PooledConv(Net):
-    """conv, conv - ReLU, conv - ReLU, each halved by pooling; mean over all pixels; linear - ReLU.
+    """conv, conv - ReLU, conv - ReLU, each followed by 2x2 max-pooling; global average pooling; linear - ReLU.
 
-    There is no ReLU after the first convolution, as in the code the paper used.
+    There is no ReLU after the first convolution, as in the code used by the paper.
     """
 
     feature_group = "fc"

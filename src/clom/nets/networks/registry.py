@@ -1,4 +1,4 @@
-"""Every network by its `kind`; its code is imported when it is first used, so that listing them is instant."""
+"""The registry of networks by `kind`; their code is imported lazily, so that listing them is fast."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def _check(thing: object) -> None:
 
     if isinstance(thing, nn.Module):
         raise UserError(
-            f"A network is registered as a class or as a function that makes it, not as a finished module "
-            f"({type(thing).__name__}): every model needs one of its own."
+            f"Register a network as a class or a function that creates it, not as an instance "
+            f"({type(thing).__name__}): every model needs its own."
         )
     if not callable(thing) or (isinstance(thing, type) and not issubclass(thing, nn.Module)):
         name = thing.__name__ if isinstance(thing, type) else shorten(repr(thing))
-        raise UserError(f"'{name}' is not a network: a network is a class derived from torch.nn.Module.")
+        raise UserError(f"'{name}' is not a network: it must be a class derived from torch.nn.Module.")
 
 
 NETS: Registry[Maker] = Registry(
@@ -53,14 +53,14 @@ NETS: Registry[Maker] = Registry(
     },
     _check,
 )
-"""All networks: built in, registered, of installed packages."""
+"""All networks: built in, registered, or from installed packages."""
 
 
 def register_network(name: str, *, settings_type: type[BaseModel] | None = None) -> Callable[[N], N]:
-    """A decorator that makes a network known as `net: {kind: NAME}`.
+    """A decorator that registers a network as `net: {kind: NAME}`.
 
-    It is an `nn.Module` that turns images `[n, 3, h, w]` in [0, 1] into features `[n, d]`, or a gated one derived from
-    `clom.nets.layers.Net`. `settings_type` is needed only where the constructor's annotations do not tell.
+    The network is an `nn.Module` that maps images `[n, 3, h, w]` in [0, 1] to features `[n, d]`, or a gated one derived
+    from `clom.nets.layers.Net`. `settings_type` is needed only if the constructor's annotations do not define it.
     """
     register = NETS.register(name)
 

