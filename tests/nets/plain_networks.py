@@ -1,4 +1,4 @@
-"""Networks as people write them, without a thought of gates."""
+"""Ordinary PyTorch networks, written without gates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Sequential(nn.Sequential):
-    """Everything in one list."""
+    """A plain `nn.Sequential`."""
 
     def __init__(self, width: int = 8, dropout: float = 0.2) -> None:
         super().__init__(
@@ -27,7 +27,7 @@ class Sequential(nn.Sequential):
 
 
 class Perceptron(nn.Module):
-    """No convolution at all, and images that are normalised by a buffer."""
+    """An MLP whose images are normalised by a buffer."""
 
     mean: Tensor
 
@@ -43,7 +43,7 @@ class Perceptron(nn.Module):
 
 
 class Block(nn.Module):
-    """The basic block of a residual network, as in every tutorial."""
+    """The basic block of a residual network."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Residual(nn.Module):
 
 
 class Branches(nn.Module):
-    """Sums of every kind: of two new layers, of three, of a layer and what others read too, of linear layers."""
+    """Sums of every kind: of two layers, of three, of a layer and a value with other readers, of linear layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,4 +111,4 @@ NETWORKS: dict[str, tuple[type[nn.Module], int]] = {
     "residual": (Residual, 16),
     "branches": (Branches, 8),
 }
-"""And the side of their images."""
+"""Each with the side of its images."""

@@ -1,4 +1,4 @@
-"""A cut network computes what the masked one computes, whatever is open."""
+"""A compact network has the same outputs as the masked one, for any gates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NETS: dict[str, NetSettings] = {
 
 
 def trained_like(settings: NetSettings, seed: int) -> Net:
-    """A network whose normalisation layers are not the identity."""
+    """A network whose batch norms are not the identity."""
     torch.manual_seed(seed)
     net = make_net(settings, 8)
     net.add_task()
@@ -62,7 +62,7 @@ def test_equals_the_masked_network(kind: str, densities: list[float], seed: int)
         assert masked[:, closed].abs().max().item() == 0 if closed.any() else True
 
 
-def test_is_small_and_leaves_the_network_alone() -> None:
+def test_it_is_small_and_does_not_modify_the_network() -> None:
     net = trained_like(NETS["resnet"], 0)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     gates = random_gates(net, [0.5], 3)

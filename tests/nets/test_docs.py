@@ -1,4 +1,4 @@
-"""The page about networks: its code runs as it stands, and so do its commands."""
+"""The docs page about networks: its code and its commands run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_the_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in CODE:
         exec(block, names)
-    said = re.search(r"# (\{.*\})", CODE[2])
-    assert said
-    assert capsys.readouterr().out.strip() == said[1]
+    expected = re.search(r"# (\{.*\})", CODE[2])
+    assert expected
+    assert capsys.readouterr().out.strip() == expected[1]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split("--set")[0])

@@ -1,4 +1,4 @@
-"""Gates: what they do to units, and the gradient that trains them."""
+"""Gates: their effect on units, and their gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clom.nets.gates import per_channel, soft_gate
 
 
 def slope_at(e: float, scale: float, dtype: torch.dtype, upstream: float = 1.0) -> float:
-    """d(upstream * gate)/de as `soft_gate` gives it, with HAT's s_max of 400."""
+    """d(upstream * gate)/de of `soft_gate`, with HAT's s_max of 400."""
     embedding = torch.tensor([e], dtype=dtype, requires_grad=True)
     (upstream * soft_gate(embedding, scale, 400.0)).sum().backward()  # type: ignore[no-untyped-call]
     assert embedding.grad is not None
@@ -20,7 +20,7 @@ def slope_at(e: float, scale: float, dtype: torch.dtype, upstream: float = 1.0) 
 
 
 def plain_recipe(e: float, scale: float, dtype: torch.dtype) -> float:
-    """HAT's own two steps: autograd through the steep sigmoid, then the compensation factor."""
+    """HAT's two steps: autograd through the sigmoid, then the compensation factor."""
     embedding = torch.tensor([e], dtype=dtype, requires_grad=True)
     torch.sigmoid(scale * embedding).sum().backward()  # type: ignore[no-untyped-call]
     assert embedding.grad is not None
@@ -41,7 +41,7 @@ def test_a_gate_multiplies_its_own_dimension() -> None:
     assert (weight * per_channel(gate, 4, 0)).flatten().tolist() == [1, 1, 0, 0, 0.5, 0.5]
 
 
-def test_soft_gate_is_a_steep_sigmoid() -> None:
+def test_soft_gate_is_a_scaled_sigmoid() -> None:
     embedding = torch.tensor([-6.0, -0.01, 0.0, 0.01, 6.0], dtype=torch.float64)
     expected = [0.0, 1 / (1 + math.exp(7)), 0.5, 1 / (1 + math.exp(-7)), 1.0]
     assert soft_gate(embedding, 700.0, 700.0).tolist() == pytest.approx(expected, abs=1e-12)
@@ -49,7 +49,7 @@ def test_soft_gate_is_a_steep_sigmoid() -> None:
 
 @pytest.mark.parametrize("scale", [0.0025, 1.0, 10.0, 50.0])
 def test_gradient_does_not_depend_on_s(scale: float) -> None:
-    # hat.md, test 4: 400 * sigmoid'(0.5) = 94.0015, which the plain recipe also gives where float64 carries it.
+    # hat.md, test 4: 400 * sigmoid'(0.5) = 94.0015, which the two steps also give as far as float64 allows.
     assert slope_at(0.5, scale, torch.float64) == pytest.approx(94.0015, abs=5e-5)
     assert plain_recipe(0.5, scale, torch.float64) == pytest.approx(94.0015, abs=5e-4)
 
@@ -60,12 +60,12 @@ def test_gradient_in_float32_at_full_s(e: float, expected: float) -> None:
 
 
 def test_a_saturated_open_gate_can_still_close() -> None:
-    # Why the backward pass is written by hand: at s * e = 20 float32's sigmoid is 1 and its slope 0.
+    # Why the backward pass is custom: at s * e = 20 the float32 sigmoid is 1 and its derivative 0.
     assert plain_recipe(0.05, 400.0, torch.float32) == 0
     assert slope_at(0.05, 400.0, torch.float32) > 99
 
 
-def test_gradient_is_multiplied_by_what_comes_from_above() -> None:
+def test_gradient_is_multiplied_by_the_upstream_gradient() -> None:
     assert slope_at(0.5, 1.0, torch.float64, upstream=-3.0) == pytest.approx(-3 * 94.0015, abs=5e-4)
 
 

@@ -1,4 +1,4 @@
-"""The gate graph: layers name their gates, and what a closed gate makes irrelevant follows from the names."""
+"""The gate graph: layers name their gates, and weights of closed units do not matter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build(settings: NetSettings) -> Net:
     net.add_task()
     with torch.no_grad():
         for layer in net.gated_layers():
-            layer.weight.abs_().mul_(0.3)  # no unit is dead, so that every weight matters
+            layer.weight.abs_().mul_(0.3)  # no dead units, so that every weight matters
             for norm in layer.norms_of(0):
                 norm.bias.fill_(0.5)
     return net.eval()
@@ -36,7 +36,7 @@ def images(n: int = 8) -> Tensor:
 
 
 @nets
-def test_every_gate_in_is_somebodys_gate_out(settings: NetSettings) -> None:
+def test_every_gate_in_is_another_layers_gate_out(settings: NetSettings) -> None:
     net = build(settings)
     layers = list(net.gated_layers())
     joins = [module for module in net.modules() if isinstance(module, GatedJoin)]
@@ -46,14 +46,14 @@ def test_every_gate_in_is_somebodys_gate_out(settings: NetSettings) -> None:
         assert layer.gate_in is None or layer.gate_in in known
     for join in joins:
         assert sizes[join.gate_in] == sizes[join.gate_out]
-    assert [layer.gate_in for layer in layers].count(None) == 1, "only the first layer reads ungated pixels"
+    assert [layer.gate_in for layer in layers].count(None) == 1, "only the first layer reads ungated values"
     assert net.feature_group in sizes
     assert sizes[net.feature_group] == net.n_features
     assert "" not in sizes
 
 
 @nets
-def test_gate_sizes_fit_the_weights(settings: NetSettings) -> None:
+def test_gate_sizes_match_the_weights(settings: NetSettings) -> None:
     net = build(settings)
     sizes = net.gate_sizes()
     for layer in net.gated_layers():
@@ -63,7 +63,7 @@ def test_gate_sizes_fit_the_weights(settings: NetSettings) -> None:
         assert layer.weight.shape[1] == inputs
 
 
-def test_gate_sizes_in_the_order_of_the_forward_pass() -> None:
+def test_gate_sizes_are_in_forward_order() -> None:
     assert list(build(TINY).gate_sizes().items()) == [("conv1", 4), ("conv2", 5), ("conv3", 6), ("fc", 7)]
     sizes = build(ResNet18Settings(width=4)).gate_sizes()
     assert list(sizes)[:4] == ["stem", "stage1.0.1", "stage1.0.2", "stage1.1.1"]
@@ -72,7 +72,7 @@ def test_gate_sizes_in_the_order_of_the_forward_pass() -> None:
 
 
 @nets
-def test_shared_and_task_parameters_are_all_and_disjoint(settings: NetSettings) -> None:
+def test_shared_and_task_parameters_are_disjoint_and_complete(settings: NetSettings) -> None:
     net = build(settings)
     net.add_task()
     parts = [net.shared_parameters(), net.task_parameters(0), net.task_parameters(1)]
@@ -82,8 +82,8 @@ def test_shared_and_task_parameters_are_all_and_disjoint(settings: NetSettings) 
 
 
 @nets
-def test_weights_behind_a_closed_gate_do_not_matter(settings: NetSettings) -> None:
-    """What the protection relies on: rows of a closed output unit and columns of a closed input unit are irrelevant."""
+def test_weights_of_closed_units_do_not_matter(settings: NetSettings) -> None:
+    """Protection relies on this: rows of closed output units and columns of closed input units are irrelevant."""
     net = build(settings)
     opened = {group: torch.ones(size) for group, size in net.gate_sizes().items()}
     with torch.no_grad():
@@ -116,7 +116,7 @@ def test_a_closed_feature_is_zero(settings: NetSettings) -> None:
     assert bool((features != 0).any())
 
 
-def test_convolution_with_norm_of_each_task() -> None:
+def test_convolution_with_per_task_norm() -> None:
     conv = GatedConv2d(3, 4, 1, gate_in=None, gate_out="a", norm=True)
     conv.add_task()
     conv.add_task()
@@ -133,12 +133,12 @@ def test_convolution_with_norm_of_each_task() -> None:
             torch.testing.assert_close(conv(values, task, {}), expected[task])
             gated = conv(values, task, {"a": gate, "other": torch.zeros(4)})
             torch.testing.assert_close(gated, expected[task] * gate[None, :, None, None])
-            assert torch.equal(gated[:, 1], torch.zeros(2, 5, 5)), "a closed unit puts out exactly zero"
+            assert torch.equal(gated[:, 1], torch.zeros(2, 5, 5)), "the output of a closed unit must be exactly zero"
 
 
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("momentum", [0.1, None])
-def test_a_gated_norm_learns_the_statistics_of_an_ungated_one(affine: bool, momentum: float | None) -> None:
+def test_a_gated_norm_has_the_statistics_of_an_ungated_one(affine: bool, momentum: float | None) -> None:
     torch.manual_seed(0)
     conv = GatedConv2d(3, 4, 1, gate_in=None, gate_out="a", norm=True, affine=affine)
     conv.add_task()
@@ -172,7 +172,7 @@ def test_gates_of_layers_without_norm() -> None:
 
 @pytest.mark.parametrize("channels", [2, 4, 8, 16])
 def test_a_strided_convolution_of_few_channels(channels: int) -> None:
-    # torch 2.13's own backward pass of this layer corrupts memory below 8 channels: see GatedConv2d.
+    # The backward pass of torch 2.13 for this layer corrupts memory below 8 channels: see GatedConv2d.
     torch.manual_seed(0)
     conv = GatedConv2d(channels, 8, 1, gate_in=None, gate_out="a", stride=2, bias=False)
     values = torch.randn(3, channels, 7, 7, requires_grad=True)
@@ -202,7 +202,7 @@ def test_norm_without_scale_and_shift() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_trained_on_four_pixels_a_convolution_is_a_dense_product(bias: bool) -> None:
+def test_a_convolution_of_2x2_pixels_is_trained_as_a_dense_product(bias: bool) -> None:
     torch.manual_seed(3)
     layer = GatedConv2d(3, 5, 3, padding=1, gate_in=None, gate_out="a", bias=bias).double()
     values = torch.randn(4, 3, 2, 2, dtype=torch.float64, requires_grad=True)
@@ -213,14 +213,14 @@ def test_trained_on_four_pixels_a_convolution_is_a_dense_product(bias: bool) -> 
 
     outputs = layer(values, 0, {})
 
-    assert "Convolution" not in outputs.grad_fn.name(), "the fast way is taken"
+    assert "Convolution" not in outputs.grad_fn.name(), "the fast path is not used"
     torch.testing.assert_close(outputs, wanted)
     assert outputs.is_contiguous(memory_format=torch.channels_last)
     for gradient, expected in zip(torch.autograd.grad(outputs, leaves, direction), wanted_gradients, strict=True):
         torch.testing.assert_close(gradient, expected)
 
 
-def test_other_convolutions_of_four_pixels_stay_what_they_are() -> None:
+def test_other_convolutions_of_2x2_pixels_are_unchanged() -> None:
     torch.manual_seed(3)
     values = torch.randn(4, 3, 2, 2)
     for kernel, stride, padding in [(3, 2, 1), (1, 1, 0), (2, 1, 0)]:

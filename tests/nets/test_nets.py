@@ -1,4 +1,4 @@
-"""Networks from their settings."""
+"""Building networks from their settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from clom.nets import (
         (AdapterSettings(weights="random", width=0.05, hidden=6), AdapterNet),
     ],
 )
-def test_settings_make_the_network_they_describe(settings: NetSettings, kind: type[Net]) -> None:
+def test_settings_select_the_network(settings: NetSettings, kind: type[Net]) -> None:
     net = make_net(settings, 32)
     assert type(net) is kind
     net.add_task()

@@ -1,4 +1,4 @@
-"""Networks without gates and heads that grow."""
+"""Networks without gates, and growing heads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_features_may_be_negative_without_the_last_relu(net: NetSettings) -> Non
 
 
 @pytest.mark.parametrize("head", [LinearHead(5), CosineHead(5)])
-def test_growing_leaves_old_outputs_alone(head: LinearHead | CosineHead) -> None:
+def test_growing_does_not_change_old_outputs(head: LinearHead | CosineHead) -> None:
     features = torch.randn(7, 5)
     head.grow(2)
     before = head(features)
@@ -51,7 +51,7 @@ def test_growing_leaves_old_outputs_alone(head: LinearHead | CosineHead) -> None
     torch.testing.assert_close(after[:, :2], before)
 
 
-def test_cosine_outputs_know_directions_only() -> None:
+def test_cosine_outputs_depend_only_on_directions() -> None:
     head = CosineHead(4)
     head.grow(3)
     features = torch.randn(6, 4)

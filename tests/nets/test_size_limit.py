@@ -1,4 +1,4 @@
-"""A network is counted while it is built, before it gets memory."""
+"""The size of a network is limited while it is built, before memory is allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clom.errors import UserError
 from clom.nets.size_limit import SizeLimit
 
 
-def test_numbers_are_counted_to_the_last_one() -> None:
+def test_elements_are_counted_exactly() -> None:
     with SizeLimit(4 * 3 + 3, 10, "too large"):
         nn.Linear(4, 3)  # 12 weights and 3 biases
     with pytest.raises(UserError, match="too large"), SizeLimit(4 * 3 + 2, 10, "too large"):
@@ -36,7 +36,7 @@ def test_numbers_are_counted_to_the_last_one() -> None:
         lambda: nn.Linear(10**15, 10**15),
     ],
 )
-def test_nothing_is_allocated_beyond(make: object) -> None:
+def test_nothing_is_allocated_beyond_the_limit(make: object) -> None:
     assert callable(make)
     with pytest.raises(UserError, match="too large"), SizeLimit(10**6, 100, "too large"):
         make()
@@ -50,8 +50,8 @@ def test_tensors_are_counted() -> None:
         nn.Sequential(*(nn.Linear(1, 1) for _ in range(3)))
 
 
-def test_what_was_thrown_away_is_given_back_if_the_holder_is_known() -> None:
-    kept = nn.Linear(5, 2)  # 12 numbers
+def test_discarded_tensors_do_not_count_if_the_holder_is_set() -> None:
+    kept = nn.Linear(5, 2)  # 12 elements
     with SizeLimit(30, 1000, "too large") as limit:
         limit.holder = kept
         for _ in range(100):
@@ -62,13 +62,13 @@ def test_what_was_thrown_away_is_given_back_if_the_holder_is_known() -> None:
         nn.Sequential(nn.Linear(17, 1), nn.Linear(17, 1))
 
 
-def test_a_file_of_some_numbers_allows_a_network_of_twice_as_many() -> None:
+def test_a_file_allows_a_network_of_twice_its_size() -> None:
     limit = SizeLimit.for_file({"a": torch.zeros(10, 10), "b": torch.zeros(5)})
     assert limit.numbers == 2 * 105 + 1_000_000
     assert limit.tensors == 2 * 12 + 500
 
 
-def test_outside_nothing_is_counted() -> None:
+def test_nothing_is_counted_outside_the_context() -> None:
     with SizeLimit(1, 1, "too large"):
         pass
     assert len(torch.zeros(100)) == 100

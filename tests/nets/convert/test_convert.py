@@ -1,4 +1,4 @@
-"""Plain networks get gates: the same function with all gates open, old tasks safe, clear refusals."""
+"""Converting plain networks: the same function with open gates, protected old tasks, clear errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def converted(name: str, n_tasks: int = 1) -> tuple[nn.Module, Net]:
     torch.manual_seed(0)
     kind, size = NETWORKS[name]
     plain = kind()
-    for module in plain.modules():  # as if it had been trained
+    for module in plain.modules():  # like a trained network
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(cast(Tensor, module.running_mean))
             nn.init.uniform_(cast(Tensor, module.running_var), 0.5, 2)
@@ -47,7 +47,7 @@ def some_gates(net: Net, seed: int) -> dict[str, Tensor]:
 
 
 @networks
-def test_with_all_gates_open_it_is_the_plain_network(name: str) -> None:
+def test_with_open_gates_it_equals_the_plain_network(name: str) -> None:
     plain, net = converted(name, n_tasks=2)
     images = images_for(name)
     wanted = plain(images)
@@ -59,8 +59,8 @@ def test_with_all_gates_open_it_is_the_plain_network(name: str) -> None:
 
 
 @networks
-def test_in_training_too(name: str) -> None:
-    """Without dropout, whose random numbers are drawn in another order."""
+def test_with_open_gates_it_trains_like_the_plain_network(name: str) -> None:
+    """Without dropout, whose random numbers are drawn in a different order."""
     plain, net = converted(name)
     for module in (*plain.modules(), *net.modules()):
         if isinstance(module, nn.Dropout | nn.Dropout2d | Dropout):
@@ -76,7 +76,7 @@ def test_in_training_too(name: str) -> None:
 
 
 @networks
-def test_it_is_a_gated_network_like_any_other(name: str) -> None:
+def test_it_passes_the_checks_of_gated_networks(name: str) -> None:
     kind, size = NETWORKS[name]
     check_network(lambda: to_gated(kind(), (3, size, size)), size)
 
@@ -92,15 +92,15 @@ def test_it_is_a_copy(name: str) -> None:
 
 
 @networks
-def test_what_is_behind_a_closed_gate_does_not_matter(name: str) -> None:
-    """The theorem: a task's features depend on nothing but weights between its open units and its own normalisation."""
+def test_weights_of_closed_units_do_not_matter(name: str) -> None:
+    """A task's features depend only on weights between its open units and on its own batch norm."""
     _, net = converted(name, n_tasks=2)
     images, gates = images_for(name), some_gates(net, 1)
     before = net(images, 0, gates)
     assert before.abs().sum() > 0
     closed_features = gates[net.feature_group or ""] == 0
     assert closed_features.any()
-    assert not before[:, closed_features].any(), "a closed feature is zero"
+    assert not before[:, closed_features].any(), "a closed feature must be zero"
     with torch.no_grad():
         for layer in net.gated_layers():
             out_open = gates[layer.gate_out or ""] > 0
@@ -115,12 +115,12 @@ def test_what_is_behind_a_closed_gate_does_not_matter(name: str) -> None:
                 layer.bias.copy_(torch.where(out_open, layer.bias, torch.randn_like(layer.bias)))
         for parameter in net.task_parameters(1):
             parameter.normal_()
-    net.train()(images, 1, some_gates(net, 2))  # moves the statistics of the other task
+    net.train()(images, 1, some_gates(net, 2))  # changes the statistics of the other task
     assert torch.equal(net.eval()(images, 0, gates), before)
 
 
 @networks
-def test_every_number_that_is_trained_has_gates_or_one_task(name: str) -> None:
+def test_every_parameter_belongs_to_a_gated_layer_or_one_task(name: str) -> None:
     _, net = converted(name, n_tasks=2)
     parts = [net.shared_parameters(), net.task_parameters(0), net.task_parameters(1)]
     ids = [id(parameter) for part in parts for parameter in part]
@@ -133,7 +133,7 @@ def test_every_number_that_is_trained_has_gates_or_one_task(name: str) -> None:
 
 
 @networks
-def test_a_compact_network_gives_the_same(name: str) -> None:
+def test_the_compact_network_has_the_same_outputs(name: str) -> None:
     _, net = converted(name, n_tasks=2)
     images, gates = images_for(name), some_gates(net, 3)
     small = compact(net, 1, gates)
@@ -150,15 +150,15 @@ def test_gates_are_learned(name: str) -> None:
     assert [group for group, gate in gates.items() if gate.grad is None or not gate.grad.any()] == []
 
 
-def test_the_usual_residual_network_gets_the_gates_of_ours() -> None:
+def test_a_plain_resnet_gets_the_same_gates_as_the_built_in_one() -> None:
     ours, theirs = ResNet18(ResNet18Settings(width=8)), to_gated(Residual(), (3, 16, 16))
     assert list(theirs.gate_sizes().values()) == list(ours.gate_sizes().values())
     joins = [sum(isinstance(module, GatedJoin) for module in net.modules()) for net in (ours, theirs)]
     assert joins == [5, 5]
 
 
-def test_weights_move_no_random_numbers() -> None:
-    """Whoever draws after the conversion draws what they would have drawn after building the layers alone."""
+def test_conversion_does_not_advance_the_random_state() -> None:
+    """Draws after the conversion are the same as after building the layers alone."""
     torch.manual_seed(3)
     one = to_gated(Residual(width=4), (3, 8, 8)).state_dict()
     torch.manual_seed(3)
@@ -166,11 +166,11 @@ def test_weights_move_no_random_numbers() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- unsupported -----------------------------------------------------------------------------------------------------
 
 
 class Written(nn.Module):
-    """A forward pass on the spot, with a few layers to choose from."""
+    """A module with the given forward pass and a few layers."""
 
     def __init__(self, forward: Any) -> None:
         super().__init__()

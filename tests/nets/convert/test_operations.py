@@ -1,4 +1,4 @@
-"""What is taken over keeps zeros at zero, unit by unit: the theorem needs nothing else of it."""
+"""Supported operations map zero to zero, unit by unit, which is all that protection requires."""
 
 from __future__ import annotations
 

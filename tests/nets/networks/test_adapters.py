@@ -1,4 +1,4 @@
-"""Adapters: pretrained features pass through, an untrained adapter changes nothing, old tasks keep theirs."""
+"""Adapters: pretrained features pass through, an untrained adapter is the identity, old tasks are protected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def images(seed: int = 0) -> Tensor:
     return torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
 
 
-def test_an_untrained_adapter_changes_nothing() -> None:
+def test_an_untrained_adapter_is_the_identity() -> None:
     net = make()
     features = net.backbone(images())
     assert features.std() > 0
@@ -50,12 +50,12 @@ def test_a_later_task_starts_from_the_pretrained_features_too() -> None:
     assert torch.equal(net(images(), 1, {}), net.backbone(images()))
 
 
-def test_a_closed_adapter_changes_nothing() -> None:
+def test_a_closed_adapter_is_the_identity() -> None:
     net = trained_like(make())
     assert torch.equal(net(images(), 1, {"adapter": torch.zeros(12)}), net.backbone(images()))
 
 
-def test_takes_features_that_were_computed_before() -> None:
+def test_takes_precomputed_features() -> None:
     net, gates = trained_like(make()), {"adapter": torch.tensor([1.0, 0] * 6)}
     assert torch.equal(net(net.backbone(images()), 1, gates), net(images(), 1, gates))
 
@@ -69,7 +69,7 @@ def test_the_compact_network_is_equal(opened: list[bool], task: int) -> None:
     assert small.n_features == net.n_features == len(open_features(net, gates))
     assert isinstance(small, AdapterNet)
     assert small.inner.out_features == small.outer.in_features == max(1, sum(opened))
-    assert small.backbone.stem.weight is net.backbone.stem.weight, "the frozen network is copied"
+    assert small.backbone.stem.weight is net.backbone.stem.weight, "the backbone must be shared, not copied"
 
 
 def test_only_the_adapter_can_learn() -> None:
@@ -82,7 +82,7 @@ def test_only_the_adapter_can_learn() -> None:
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_hard_attention_protects_old_tasks(binary: bool) -> None:
-    """Whatever an optimiser does to the shared weights for the second task, the first task's features stay."""
+    """The first task's features do not change, whatever an optimiser does for the second task."""
     net = make(0)
     protection = HardAttention(net, HardAttentionSettings(binary=binary))
     protection.add_task()

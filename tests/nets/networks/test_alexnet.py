@@ -1,4 +1,4 @@
-"""The MNIST network: sizes, what it computes, and how flattening spreads a channel's gate."""
+"""The MNIST network: sizes, the forward pass, and gates of flattened channels."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_memory_format_does_not_change_features() -> None:
 
 
 @pytest.mark.parametrize("unit", [0, 2, 5])
-def test_flattening_spreads_a_gate_over_its_own_columns_only(unit: int) -> None:
+def test_a_gate_covers_exactly_the_columns_of_its_channel(unit: int) -> None:
     net = build()
     spread = net.fc.spread
     assert spread == 9
@@ -77,7 +77,7 @@ def test_flattening_spreads_a_gate_over_its_own_columns_only(unit: int) -> None:
                 irrelevant.append(column)
         dead = (net.convs[2](_third_input(net), 0, {}).relu() == 0).all(0).flatten()
     own = set(range(unit * spread, (unit + 1) * spread))
-    # Columns of pixels that are zero in all three images anyway do not matter either.
+    # Columns of pixels that are zero in all three images do not matter either.
     assert set(irrelevant) == own | set(dead.nonzero().flatten().tolist())
     assert len(irrelevant) < 4 * spread
 
@@ -88,20 +88,20 @@ def _third_input(net: AlexNet) -> Tensor:
     return result
 
 
-def test_dropout_only_while_learning() -> None:
+def test_dropout_only_in_training() -> None:
     net = build(TINY.model_copy(update={"dropout": (0.2, 0.5)}))
     plain = build()
     with torch.no_grad():
         assert torch.equal(net(images(), 0, {}), plain(images(), 0, {}))
         net.train()
         assert not torch.equal(net(images(), 0, {}), plain(images(), 0, {}))
-        # The features' own dropout: half of them are zero, the others doubled.
+        # Dropout of the features: half of them are zero, the others doubled.
         net.dropouts = (0.0, 0.0, 0.0)
         dropped = net(images(), 0, {})
         kept = dropped != 0
         torch.testing.assert_close(dropped[kept], 2 * plain(images(), 0, {})[kept])
 
 
-def test_images_that_vanish_are_refused() -> None:
+def test_too_small_images_are_rejected() -> None:
     with pytest.raises(UserError, match="too small"):
         AlexNet(AlexNetSettings(), 8)

@@ -1,4 +1,4 @@
-"""Networks by name: what they can be set to, what they may look like, and that all methods take them."""
+"""Networks by name: their settings, errors, and use by all methods."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def test_keywords_of_the_constructor_are_settings() -> None:
         read_net_settings({"kind": "tiny", "wdth": 5})
     with pytest.raises(ValidationError, match="valid integer"):
         read_net_settings({"kind": "tiny", "width": "wide"})
-    assert type(settings) is type(read_net_settings({"kind": "tiny"})), "one class, so that settings can be compared"
+    assert type(settings) is type(read_net_settings({"kind": "tiny"})), (
+        "must be one class, so that settings are comparable"
+    )
 
 
 def test_a_factory_without_annotations() -> None:
@@ -94,16 +96,16 @@ class PlainSettings(BaseModel):
 
 
 @pytest.mark.parametrize("given", [TinySettings, PlainSettings])
-def test_a_class_of_settings(given: type[TinySettings | PlainSettings]) -> None:
+def test_a_settings_class(given: type[TinySettings | PlainSettings]) -> None:
     def annotated(settings: Any) -> nn.Module:
         assert isinstance(settings, given)
         return Tiny(settings.width)
 
     annotated.__annotations__["settings"] = given
     clom.register_network("annotated")(annotated)
-    clom.register_network("told", settings_type=given)(lambda settings: Tiny(settings.width))
+    clom.register_network("explicit", settings_type=given)(lambda settings: Tiny(settings.width))
     clom.register_network("keywords", settings_type=given)(lambda width: Tiny(width))
-    for kind in ("annotated", "told", "keywords"):
+    for kind in ("annotated", "explicit", "keywords"):
         settings = read_net_settings({"kind": kind, "width": 3})
         assert settings.model_dump() == {"kind": kind, "width": 3}
         assert network_kind(kind).build(settings, 8).n_features == 3
@@ -122,10 +124,12 @@ def test_a_built_in_network_under_another_name() -> None:
     assert read_net_settings({"kind": "alexnet"}).kind == "alexnet"
 
 
-def test_a_run_keeps_the_settings_of_any_network() -> None:
+def test_a_run_records_the_settings_of_any_network() -> None:
     clom.register_network("tiny")(Tiny)
     config = resolve("digits-5t", "finetune", "smoke", overrides={"net.kind": "tiny", "net.width": 5})
-    assert config.net.model_dump() == {"kind": "tiny", "width": 5, "depth": 1}, "nothing of the experiment's network"
+    assert config.net.model_dump() == {"kind": "tiny", "width": 5, "depth": 1}, (
+        "must contain nothing of the experiment's network"
+    )
     assert config.plugins == {"network": f"module {__name__}"}
     again = RunConfig.model_validate(config.model_dump(mode="json"))
     assert again == config
@@ -136,19 +140,19 @@ def test_a_run_keeps_the_settings_of_any_network() -> None:
         resolve("digits-5t", "finetune", "smoke", overrides={"net.kind": "tinny"})
 
 
-# --- networks that do not fit ----------------------------------------------------------------------------------------
+# --- invalid networks -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("thing", "said"),
+    ("thing", "message"),
     [
         (3, "'3' is not a network"),
         (dict, "'dict' is not a network: it must be a class derived from torch.nn.Module"),
         (nn.Flatten(), r"not as an instance \(Flatten\)"),
     ],
 )
-def test_what_is_no_network_is_refused(thing: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_anything_but_a_network_is_rejected(thing: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         clom.register_network("thing")(thing)
     assert "thing" not in NETS
 
@@ -168,7 +172,7 @@ def wrong_claim() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("maker", "said"),
+    ("maker", "message"),
     [
         (no_network, "'odd' is not a module: its function returned 3"),
         (broken, "'odd' cannot be built: RuntimeError: no weights"),
@@ -180,13 +184,13 @@ def wrong_claim() -> nn.Module:
         (lambda kind: Tiny(), "parameter 'kind' needs another name"),
     ],
 )
-def test_networks_that_do_not_work(maker: Any, said: str) -> None:
+def test_networks_that_do_not_work(maker: Any, message: str) -> None:
     clom.register_network("odd")(maker)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         network_kind("odd").build(read_net_settings({"kind": "odd"}), 8)
 
 
-def test_a_parameter_that_no_file_can_hold() -> None:
+def test_a_parameter_that_is_not_json_compatible() -> None:
     def odd(layer: nn.Module) -> nn.Module:
         return layer
 
@@ -206,7 +210,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("method", SMALL)
-def test_every_method_takes_a_network_of_ones_own(method: str, tiny_stream: Stream, tmp_path: Path) -> None:
+def test_every_method_accepts_a_custom_network(method: str, tiny_stream: Stream, tmp_path: Path) -> None:
     clom.register_network("tiny")(Tiny)
     model = clom.make_method(method, "digits-5t", "smoke", net__kind="tiny", net__width=12, **SMALL[method])
     images = tiny_stream.tests[0].pixels
@@ -221,7 +225,7 @@ def test_every_method_takes_a_network_of_ones_own(method: str, tiny_stream: Stre
 
 
 @pytest.mark.parametrize("method", ["hat", "clom"])
-def test_a_residual_network_of_ones_own_forgets_nothing(method: str, tiny_stream: Stream) -> None:
+def test_a_custom_residual_network_forgets_nothing(method: str, tiny_stream: Stream) -> None:
     clom.register_network("residual")(Residual)
     options: dict[str, Any] = {"net__kind": "residual", "net__width": 8, "net__stages": 2, "learning__plan__epochs": 2}
     model = clom.make_method(method, "digits-5t", "smoke", **options)
@@ -236,7 +240,7 @@ def test_a_residual_network_of_ones_own_forgets_nothing(method: str, tiny_stream
 
 
 def test_a_network_may_reshape_by_view(tiny_stream: Stream) -> None:
-    """Which works in torch's usual memory layout alone."""
+    """`view` needs a contiguous memory layout."""
 
     @clom.register_network("viewer")
     class Viewer(Tiny):
@@ -250,23 +254,24 @@ def test_a_network_may_reshape_by_view(tiny_stream: Stream) -> None:
     assert torch.isfinite(model.block(tiny_stream.tests[0].pixels, 0)).all()
 
 
-def test_a_shared_network_is_taken_as_it_is() -> None:
+def test_a_shared_network_is_not_converted() -> None:
     clom.register_network("tiny")(Tiny)
     model = clom.make_method("finetune", "digits-5t", "smoke", net__kind="tiny")
     names = {name for name in model.state_dict() if name.startswith("backbone.")}
     assert names == {f"backbone.net.{name}" for name in Tiny().state_dict()}
 
 
-def test_a_mask_needs_a_network_that_can_have_gates() -> None:
+def test_masked_methods_need_a_convertible_network() -> None:
     clom.register_network("normed")(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.LayerNorm(8)))
     with pytest.raises(
-        UserError, match=r"cannot be converted to a gated network: the layer '2' \(LayerNorm\).* Use a method without masks"
+        UserError,
+        match=r"cannot be converted to a gated network: the layer '2' \(LayerNorm\).* Use a method without masks",
     ):
         clom.make_method("hat", "digits-5t", "smoke", net__kind="normed")
     clom.make_method("finetune", "digits-5t", "smoke", net__kind="normed")
 
 
-def test_a_gated_network_of_ones_own() -> None:
+def test_a_custom_gated_network() -> None:
     @clom.register_network("gated")
     class Gated(AlexNet):
         def __init__(self, hidden: int = 8, image_size: int = 8) -> None:
@@ -281,7 +286,7 @@ def test_a_gated_network_of_ones_own() -> None:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_file_tells_where_its_network_comes_from(tiny_stream: Stream, tmp_path: Path) -> None:
+def test_a_model_file_records_the_origin_of_its_network(tiny_stream: Stream, tmp_path: Path) -> None:
     code, path = write(tmp_path, "my_net.py", NETWORK), tmp_path / "model.safetensors"
     with plugin_files.clean(NETS):
         model = clom.make_method("finetune", "digits-5t", "smoke", net__kind=f"{code}:MyNet", plan__epochs=1)

@@ -1,4 +1,4 @@
-"""ResNet-18: sizes, what it computes, and normalisation layers that belong to one task each."""
+"""ResNet-18: sizes, the forward pass, and per-task batch norm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_sizes_of_the_papers_network() -> None:
 
 
 def reference(net: ResNet18, pixels: Tensor, task: int, gates: Gates) -> Tensor:
-    """ResNet-18 written down once more, from the paper by He et al. and the rules for gates in hat.md."""
+    """A second implementation of ResNet-18, from the paper by He et al. and the rules for gates in hat.md."""
 
     def conv_norm(values: Tensor, conv: nn.Module, stride: int, padding: int) -> Tensor:
         assert isinstance(conv, GatedConv2d)
@@ -107,7 +107,7 @@ def test_norms_of_tasks_do_not_interact() -> None:
         assert torch.equal(net(images(), 0, {}), before[0])
 
 
-def test_a_task_appended_later_changes_nothing_old() -> None:
+def test_adding_a_task_does_not_change_old_ones() -> None:
     net = build()
     with torch.no_grad():
         net.train()(images(16, seed=2), 0, {})
@@ -118,7 +118,7 @@ def test_a_task_appended_later_changes_nothing_old() -> None:
     assert all(len(layer.norms) == 4 for layer in net.modules() if isinstance(layer, GatedConv2d))
 
 
-def test_identity_join_passes_its_input_on() -> None:
+def test_identity_join_passes_its_input_through() -> None:
     net = build()
     block = net.blocks[1]
     assert isinstance(block, Block)
@@ -133,7 +133,7 @@ def test_identity_join_passes_its_input_on() -> None:
         assert torch.equal(block(values, 0, {"stage1.1.2": gate}), values.relu() * gate[None, :, None, None])
 
 
-def test_a_shortcut_with_weights_sits_between_the_blocks_own_gates() -> None:
+def test_a_shortcut_with_weights_lies_between_the_gates_of_its_block() -> None:
     block = build().blocks[2]
     assert isinstance(block, Block)
     assert isinstance(block.shortcut, GatedConv2d)

