@@ -100,3 +100,15 @@ def test_gates_are_those_of_the_protection() -> None:
         assert set(gates) == set(method.capacity())
         assert all(set(gate.tolist()) <= {0.0, 1.0} for gate in gates.values())
     assert taught(MAKERS["supsup"]()).gates(0) == {}
+
+
+def test_stored_images_are_validation_images_of_their_task(tiny_stream: Stream) -> None:
+    settings = HatSettings.model_validate({"learning": {"plan": {"epochs": 1, "batch": 16}}, "memory_per_class": 2})
+    method = Hat(DIGITS_NET, settings, (1, 8, 8))
+    for task in tiny_stream[:2]:
+        method.learn(task)
+    for number, task in enumerate(tiny_stream[:2]):
+        stored = method.held_out_images(number)
+        assert stored is not None
+        assert len(stored) == 4
+        assert all((task.validation.pixels == image).flatten(1).all(1).any() for image in stored)
