@@ -70,7 +70,7 @@ def cpu_has_bfloat16() -> bool:
 
 
 def _bfloat16_pays(training_pass: TrainingPass) -> bool:
-    """The shortest passes count, in processor time and interleaved, so that other work on the machine does not decide."""
+    """Compares the shortest passes, in processor time and interleaved, so that other work does not decide."""
     times: dict[torch.dtype | None, list[float]] = {None: [], torch.bfloat16: []}
     for dtype in times:
         training_pass(dtype)  # the first pass prepares kernels and memory
