@@ -11,7 +11,7 @@ UV ?=
 # Drives the page in `make test-browser`.
 CHROMIUM ?= chromium
 
-.PHONY: demo test test-slow test-browser lint format bench results clean
+.PHONY: demo test test-slow test-paper test-browser lint format bench results clean
 
 demo: $(READY)
 	$(BIN)/clom demo
@@ -21,6 +21,10 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# A part of the slow tests that takes less than a minute: the paper's recipes on one of its experiments.
+test-paper: $(READY)
+	$(BIN)/python -m pytest -m slow tests/experiments/test_paper_recipes_run.py -k cifar10-5t
 
 test-browser: $(VENV)/.browser
 	@command -v "$(CHROMIUM)" > /dev/null || { echo "The browser test needs chromium. On Debian: apt install chromium" \
