@@ -102,5 +102,5 @@ def test_a_run_and_its_report(tmp_path: Path) -> None:
     assert all(figure.exists() for figure in draw_auc_grid(run, tmp_path))
     with pytest.raises(UserError, match="no gates"):
         draw_capacity(run, tmp_path)
-    with pytest.raises(UserError, match="without samples for calibration"):
+    with pytest.raises(UserError, match="no samples for calibration"):
         with_fewer_samples(run, [1])
