@@ -45,7 +45,7 @@ def test_the_page_says_it_all() -> None:
     assert "clom run mnist-5t --method METHOD --budget cpu --seed SEED" in page
     assert "`clom run mnist-5t --method clom --budget cpu --seed 0 --set memory_per_class=5`" in page
     assert "Commits: abc1234 (4 runs). Versions: python 3.11.7, torch 2.13.0. Machines: a CPU." in page
-    assert "not above HAT" in page
+    assert "but not HAT" in page
     assert "CLOM > HAT" in page
 
 

@@ -16,7 +16,7 @@ from clom.nets import NetSettings
 
 
 class FineTune(SharedNetwork):
-    """Cross-entropy on each task in turn, with no protection from forgetting: the lower bound."""
+    """Cross-entropy on each task in turn, with no protection from forgetting; a reference."""
 
     name = "finetune"
     settings_type = SharedSettings

@@ -143,7 +143,7 @@ BUILT_IN: dict[str, MethodInfo] = {
     ),
     "finetune": MethodInfo(
         "clom.methods.baselines:FineTune",
-        "Fine-tuning: each task in turn, no protection from forgetting; the lower bound",
+        "Fine-tuning: each task in turn, no protection from forgetting; a reference",
         "nothing",
     ),
     "joint": MethodInfo(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from clom.errors import UserError
 from clom.experiments.ledger import Row
 from clom.methods.registry import method_label
-from clom.reporting.paper.numbers import BOUNDS, Results, budgets_of, experiment_label
+from clom.reporting.paper.numbers import REFERENCES, Results, budgets_of, experiment_label
 from clom.reporting.paper.rendering import number_text
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -61,7 +61,7 @@ def _shown(results: Results, experiments: Sequence[str]) -> list[str]:
 
 
 def _competitors(results: Results) -> list[str]:
-    return sorted(results.all_methods() - BOUNDS)
+    return sorted(results.all_methods() - REFERENCES)
 
 
 def _mean_cil(results: Results, experiments: Sequence[str], method: str) -> float | None:

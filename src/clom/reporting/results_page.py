@@ -1,4 +1,4 @@
-"""The page of results: everything on it is computed from the ledger and the paper's numbers, so it is never edited."""
+"""The results page, generated from the ledger and the paper's numbers; never edit it by hand."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _ABLATIONS = {
 }
 _BUDGETS: dict[str, str] = {
     str(name): text for name, text in BUDGETS.items()
-}  # a ledger may know budgets that are gone
+}  # a ledger may contain budgets that no longer exist
 _MEASURES: dict[Measure, str] = {"til": "TIL", "cil": "CIL"}
 
 
 def render_page(rows: Sequence[Row]) -> str:
-    """The whole of `results/README.md`."""
+    """The content of `results/README.md`."""
     parts = [_introduction(rows)]
     for budget in budgets_of(rows):
         results = Results(rows, budget)
-        parts.append(f"## Budget `{budget}`: {_BUDGETS.get(budget, 'not known any more')}\n")
+        parts.append(f"## Budget `{budget}`: {_BUDGETS.get(budget, 'no longer exists')}\n")
         for experiment in results.experiments():
             parts += _experiment(results, experiment)
     return "\n".join(parts)
@@ -54,11 +54,10 @@ def render_page(rows: Sequence[Row]) -> str:
 def _introduction(rows: Sequence[Row]) -> str:
     return (
         "# Results\n\n"
-        "Written by `make results` from [ledger.jsonl](ledger.jsonl), which commands fill and nobody edits; "
-        f"{len(rows)} runs.\n"
+        f"Written by `make results` from the {len(rows)} runs in [ledger.jsonl](ledger.jsonl); do not edit by hand.\n"
         "TIL is the accuracy when the task of an image is given, CIL when it is not. Accuracies, AUC, task detection "
         "(TaskDR) and forgetting are in percent,\n"
-        "mean ± standard deviation (n - 1) over seeds. A dash is what was not measured.\n"
+        "mean ± standard deviation (n - 1) over seeds. A dash: not measured.\n"
     )
 
 
@@ -80,7 +79,7 @@ def _title(experiment: str) -> str:
     try:
         return read_experiment(experiment).title
     except UserError:
-        return "an experiment that this version does not have"
+        return "not an experiment of this version"
 
 
 _COLUMNS = {
@@ -137,11 +136,11 @@ def _count(value: float | None) -> str:
 def _how_to(results: Results, experiment: str) -> str:
     start = f"clom run {experiment} --method METHOD --budget {results.budget} --seed SEED"
     folder = f"runs/{experiment}-METHOD-{results.budget}-sSEED"
-    return f"A row again, seed by seed: `{start}`, then `clom record {folder}`.\n"
+    return f"To reproduce a row, for each seed: `{start}`, then `clom record {folder}`.\n"
 
 
 def command_of(row: Row) -> str:
-    """What has to be typed to do a run again."""
+    """The command that repeats a run."""
     words = ["clom", "run", row.experiment, "--method", row.method, "--budget", row.budget, "--seed", str(row.seed)]
     for name, value in sorted(row.overrides.items()):
         words += ["--set", f"{name}={json.dumps(value)}"]
@@ -161,7 +160,7 @@ def _ablations(results: Results, experiment: str) -> list[str]:
 
 
 def _changed(rows: Sequence[Row]) -> str:
-    """Runs with other settings than the recipe's; each group with the command of its first seed."""
+    """Runs with overridden settings; each group with the command of its first seed."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows, key=lambda row: row.key):
         groups.setdefault((row.method, json.dumps(row.overrides, sort_keys=True)), []).append(row)
@@ -171,18 +170,18 @@ def _changed(rows: Sequence[Row]) -> str:
         figures = [number_text(number_of(group, figure)) for figure in ("til", "cil", "forgetting", "minutes")]
         lines.append([", ".join(str(row.seed) for row in group), *figures, f"`{command_of(group[0])}`"])
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"Runs with other settings than the recipe's:\n\n{table}"
+    return f"Runs with overridden settings:\n\n{table}"
 
 
 def _origin(rows: Sequence[Row]) -> str:
-    """With what and where it was computed."""
+    """Commits, versions, machines and total time."""
     commits = Counter(row.commit or "unknown" for row in rows)
     versions = sorted({", ".join(f"{name} {value}" for name, value in sorted(row.versions.items())) for row in rows})
     machines = sorted({row.machine or "unknown" for row in rows})
     minutes = sum(figure_of(row, "minutes") or 0.0 for row in rows)
     counts = ", ".join(f"{commit} ({count} runs)" for commit, count in sorted(commits.items()))
     return (
-        f"Computed in {minutes / 60:.1f} hours in all. Commits: {counts}. Versions: {'; '.join(versions)}. "
+        f"Computed in {minutes / 60:.1f} hours in total. Commits: {counts}. Versions: {'; '.join(versions)}. "
         f"Machines: {'; '.join(machines)}.\n"
     )
 
@@ -193,43 +192,43 @@ def _origin(rows: Sequence[Row]) -> str:
 def _summary(found: Orderings) -> str:
     holds, reversed_, ties = found.of("holds"), found.of("reversed"), found.of("tie")
     other = found.against != found.experiment
-    whose = f"the paper's {experiment_label(found.against)} (another data set: the paper has no {found.experiment})"
+    whose = f"the paper's {experiment_label(found.against)} (another data set; the paper has no {found.experiment})"
     text = (
         f"{_MEASURES[found.measure]} on {found.experiment} against {whose if other else 'the paper'}: of the "
         f"{len(found.pairs)} pairs of systems that the paper orders and that were run here, {len(holds)} are ordered "
-        f"the same way ({len(found.of('holds', True))} of them by more than the standard deviations, there and here), "
-        f"{len(reversed_)} the other way ({len(found.of('reversed', True))} by more than the standard deviations)"
+        f"the same way ({len(found.of('holds', True))} by more than the standard deviations, in the paper and here), "
+        f"{len(reversed_)} the opposite way ({len(found.of('reversed', True))} by more than the standard deviations)"
     )
     return text + (f"; equal here: {len(ties)}." if ties else ".") + _of_clom(found)
 
 
 def _of_clom(found: Orderings) -> str:
-    """The paper's main claim in one sentence."""
+    """The paper's claim for CLOM in one sentence."""
     pairs = [pair for pair in found.pairs if pair.methods[0] == "clom"]
     if not pairs:
         return ""
     beaten = [pair for pair in pairs if pair.verdict == "holds"]
     others = [method_label(pair.methods[1]) for pair in pairs if pair.verdict != "holds"]
-    text = f" The paper puts CLOM above {len(pairs)} of them; here it is above {len(beaten)}"
-    return text + (f", not above {', '.join(others)}." if others else ".")
+    text = f" In the paper CLOM beats {len(pairs)} of the other systems; here it beats {len(beaten)}"
+    return text + (f", but not {', '.join(others)}." if others else ".")
 
 
 def _against_paper(found: Orderings) -> str:
-    text = f"**{_MEASURES[found.measure]}: does the order of the systems hold?** {_summary(found)}\n"
+    text = f"**{_MEASURES[found.measure]}: is the order of the systems the same?** {_summary(found)}\n"
     clear, close = found.of("reversed", True), found.of("reversed", False)
     if clear:
-        text += "\nDoes not hold, by more than the standard deviations:\n\n" + _disagreements(clear)
+        text += "\nReversed by more than the standard deviations:\n\n" + _disagreements(clear)
     if close:
         pairs = ", ".join(f"{method_label(pair.methods[0])} > {method_label(pair.methods[1])}" for pair in close)
         text += (
-            "\nDoes not hold, but within the standard deviations of the paper or of these runs, or these are not "
-            f"known (a single seed): {pairs}.\n"
+            "\nReversed, but within the standard deviations of the paper or of these runs, or these are unknown "
+            f"(a single seed): {pairs}.\n"
         )
     return text
 
 
 def _disagreements(pairs: Sequence[Pair]) -> str:
-    lines = ["| the paper says | the paper | here |", "| --- | --- | --- |"]
+    lines = ["| order in the paper | the paper | here |", "| --- | --- | --- |"]
     for pair in pairs:
         first, second = map(method_label, pair.methods)
         theirs, ours = (
@@ -244,7 +243,7 @@ def _disagreements(pairs: Sequence[Pair]) -> str:
 
 
 def write_results(rows: Sequence[Row], page: Path, readme: Path | None) -> list[Path]:
-    """Write the page, and the digest into the project's page; returns what was written."""
+    """Write the page, and the digest into `readme`; return the files written."""
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, render_page(rows).encode())
     if readme is None:

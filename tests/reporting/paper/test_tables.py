@@ -64,7 +64,7 @@ def test_every_system_of_the_paper_has_one_of_our_names() -> None:
     assert len(set(PAPER_NAMES.values())) == len(PAPER_NAMES)
 
 
-def test_every_method_of_ours_is_in_the_paper_or_a_bound() -> None:
+def test_every_method_of_ours_is_in_the_paper_or_a_reference() -> None:
     assert set(PAPER_METHODS) - set(PAPER_NAMES) == {"finetune", "joint"}
     assert method_order()[: len(PAPER_METHODS)] == list(PAPER_METHODS)
 
@@ -195,6 +195,18 @@ def test_an_experiment_of_ones_own_shows_what_was_measured() -> None:
     assert [line.label for line in table.lines] == ["HAT", "mine"]
     both = make_table("main", rows, experiments=["birds-3t", "mnist-5t"])
     assert {"CLOM", "HAT", "mine", "Co2L"} <= {line.label for line in both.lines}
+
+
+@pytest.mark.parametrize("name", ["main", "average-incremental", "ood", "memory", "scale", "augmentation"])
+def test_the_paper_s_training_is_noted_only_beside_its_experiments(name: str) -> None:
+    rows = [made_up(experiment="birds-3t"), made_up()]
+
+    def noted(*experiments: str, budget: str = "cpu") -> bool:
+        return any("700 epochs" in note for note in make_table(name, rows, budget, experiments).notes)
+
+    assert not noted("birds-3t")
+    assert all([noted("mnist-5t"), noted("birds-3t", "mnist-5t"), noted()])
+    assert not noted("mnist-5t", budget="paper")
 
 
 def test_one_alone_is_not_the_best() -> None:

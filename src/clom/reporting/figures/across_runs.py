@@ -24,7 +24,7 @@ from clom.experiments.ledger import Row
 from clom.methods.registry import method_label
 from clom.reporting.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, STYLE, panels, save
 from clom.reporting.paper.numbers import (
-    BOUNDS,
+    REFERENCES,
     TIL_SYSTEMS,
     Results,
     experiment_label,
@@ -53,12 +53,12 @@ def draw_from_ledger(
 
 
 def draw_forgetting(results: Results, experiments: Sequence[str], out: Path) -> list[Path]:
-    """Bars by method, one panel for each experiment; CIL systems, TIL systems, CLOM's own and bounds look different."""
+    """Bars by method, coloured by kind of system, with one panel per experiment."""
     kinds = {
         "CLOM": (BLACK, ""),
         "TIL systems": (ORANGE, "///"),
         "CIL systems": (SKY, "..."),
-        "bounds": ("#FFFFFF", ""),
+        "references": ("#FFFFFF", ""),
     }
     chosen = _with_rows(results, experiments)
     methods = [name for name in method_order() if any(results.plain(experiment, name) for experiment in chosen)]
@@ -102,8 +102,8 @@ def _forgetting_bars(
 
 
 def _kind(method: str) -> str:
-    if method in BOUNDS:
-        return "bounds"
+    if method in REFERENCES:
+        return "references"
     if method in TIL_SYSTEMS:
         return "TIL systems"
     return "CLOM" if method.startswith("clom") else "CIL systems"
@@ -117,7 +117,7 @@ def draw_curves(results: Results, measure: Literal["til", "cil"], experiments: S
     with plt.rc_context(STYLE):
         figure, axes = panels(len(chosen), 4.6 if len(chosen) > 1 else 6.8, 4.4)
         for axis, experiment in zip(axes, chosen, strict=True):
-            size = size_of(experiment)  # of an experiment of one's own only the tasks are known
+            size = size_of(experiment)  # for a user's own experiment, only the tasks are known
             for method, curve in curves[experiment].items():
                 n_tasks = len(curve.means)
                 x = [(size.classes / n_tasks if size else 1) * (task + 1) for task in range(n_tasks)]
@@ -158,7 +158,7 @@ def _curve_label(method: str, measure: str) -> str:
 
 
 def _look(method: str, keeps_samples: bool) -> dict[str, Any]:
-    """The same for a method in every figure: colours come round again, markers do not."""
+    """The line style of a method, the same in every figure; colours repeat, markers do not."""
     place = method_order().index(method)
     colour = BLACK if method == "clom" else _LINES[place % len(_LINES)]
     return {
@@ -174,5 +174,5 @@ def _look(method: str, keeps_samples: bool) -> dict[str, Any]:
 def _with_rows(results: Results, experiments: Sequence[str]) -> list[str]:
     chosen = [name for name in (experiments or results.experiments()) if results.methods(name)]
     if not chosen:
-        raise UserError(f"The ledger has no runs of the plain recipe for this figure at budget '{results.budget}'.")
+        raise UserError(f"The ledger has no runs of the unchanged recipe for this figure at budget '{results.budget}'.")
     return chosen

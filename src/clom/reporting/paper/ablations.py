@@ -1,4 +1,4 @@
-"""The paper's ablation tables: runs of CLOM that differ from the recipe in nothing but the setting in question.
+"""The paper's ablation tables: runs of CLOM that differ from the recipe only in the setting in question.
 
 Tested by tests/reporting/paper/test_tables.py.
 """
@@ -22,7 +22,7 @@ def memory_table(results: Results, chosen: list[str]) -> Table:
     content = read_paper()["memory_ablation_cil"]
     columns = chosen or _varied(results, ["cifar100-10t", "cifar100-20t"], {"memory_per_class"}, ("clom",))
 
-    def kept(row: Row) -> int:
+    def stored(row: Row) -> int:
         settings = _effective(row)
         return 0 if settings["calibration"] == "none" else int(settings["memory_per_class"])
 
@@ -31,9 +31,9 @@ def memory_table(results: Results, chosen: list[str]) -> Table:
         rows = [
             row
             for row in _variants(results, experiment, methods, {"memory_per_class", "calibration"})
-            if kept(row) == count and _effective(row)["calibration"] in ("memory", "none")
+            if stored(row) == count and _effective(row)["calibration"] in ("memory", "none")
         ]
-        by_seed = {row.seed: row for row in rows}  # without a sample, all ways of saying so are one run
+        by_seed = {row.seed: row for row in rows}  # without samples, both spellings are the same run
         theirs = None
         if experiment in content and count in content["samples_per_class"]:
             place = content["samples_per_class"].index(count)
@@ -41,7 +41,7 @@ def memory_table(results: Results, chosen: list[str]) -> Table:
         return Entry(number_of(by_seed.values(), "cil"), theirs)
 
     measured = {
-        kept(row) for experiment in columns for row in _variants(results, experiment, ("clom",), {"memory_per_class"})
+        stored(row) for experiment in columns for row in _variants(results, experiment, ("clom",), {"memory_per_class"})
     }
     counts = sorted({*content["samples_per_class"], *measured})
     return Table(
@@ -49,7 +49,7 @@ def memory_table(results: Results, chosen: list[str]) -> Table:
         "samples per class",
         tuple(Column("", experiment_label(experiment)) for experiment in columns),
         tuple(Line(str(count), tuple(entry(experiment, count) for experiment in columns)) for count in counts),
-        notes_of(results),
+        notes_of(results, columns),
     )
 
 
@@ -94,9 +94,9 @@ def scale_table(results: Results, chosen: list[str]) -> Table:
             for kind in kinds
         ),
         (
-            "As in the paper, gates are soft outside training (attention.binary false) unless 'gates rounded' is said; "
-            "rounded gates protect exactly whatever s is.",
-            *notes_of(results, derived=False),
+            "As in the paper, gates are soft outside training (attention.binary false) unless marked 'gates rounded'; "
+            "rounded gates protect exactly for any s.",
+            *notes_of(results, columns, derived=False),
         ),
     )
 
@@ -153,12 +153,12 @@ def augmentation_table(results: Results, chosen: list[str]) -> Table:
             )
             for used in (*known, *sorted(others, key=label))
         ),
-        ("Without rotation is learning.rotations=1, as in clom-no-ood.", *notes_of(results, derived=False)),
+        ("Without rotation is learning.rotations=1, as in clom-no-ood.", *notes_of(results, columns, derived=False)),
     )
 
 
 def _varied(results: Results, of_paper: list[str], names: set[str], methods: tuple[str, ...]) -> list[str]:
-    """The paper's experiments, and others in which one of the settings was varied."""
+    """The paper's experiments, then others with runs that vary one of the settings."""
     others = [
         experiment
         for experiment in results.experiments()
@@ -168,9 +168,9 @@ def _varied(results: Results, of_paper: list[str], names: set[str], methods: tup
 
 
 def _variants(results: Results, experiment: str, methods: Sequence[str], names: set[str]) -> list[Row]:
-    """Runs that differ from the recipe in nothing but these settings."""
+    """Runs that differ from the recipe only in these settings."""
     if experiment not in experiment_names():
-        return []  # a file of somebody's own, whose recipe the ledger does not tell
+        return []  # a user's experiment file, whose recipe is not in the ledger
     return [
         row
         for row in (*results.rows, *results.derived)
@@ -179,7 +179,7 @@ def _variants(results: Results, experiment: str, methods: Sequence[str], names: 
 
 
 def _effective(row: Row) -> dict[str, Any]:
-    """All settings of a run's method by dotted name, from its recipe and what was changed."""
+    """All settings of a run's method by dotted name: its recipe with the overrides."""
     return {**_recipe_of(row.experiment, row.method, row.budget), **row.overrides}
 
 

@@ -1,4 +1,4 @@
-"""Our numbers and the paper's, asked for in the same words. Ours are of the ledger, the paper's of `paper.json`.
+"""Our numbers, from the ledger, and the paper's, from `paper.json`, looked up by the same names.
 
 Tested by tests/reporting/paper/test_tables.py.
 """
@@ -17,14 +17,14 @@ from clom.experiments.ledger import Row
 from clom.methods.registry import BUILT_IN, PAPER_METHODS
 from clom.reporting.paper.published import read_paper
 
-BOUNDS = frozenset({"finetune", "joint"})
-"""Not in the paper: what is lost without any protection, and what all data at once would give."""
-PAPER_NAMES: Mapping[str, str] = {name: BUILT_IN[name].short for name in PAPER_METHODS if name not in BOUNDS}
+REFERENCES = frozenset({"finetune", "joint"})
+"""Not systems of the paper: training without any protection from forgetting, and training on all data at once."""
+PAPER_NAMES: Mapping[str, str] = {name: BUILT_IN[name].short for name in PAPER_METHODS if name not in REFERENCES}
 """Our name -> the paper's."""
 OTHER_SPELLINGS: Mapping[str, str] = {"MUC-LwF": "MUC"}
-"""The paper's own second name of a system -> its first."""
+"""A second name that the paper uses for a system -> its first."""
 TIL_SYSTEMS = frozenset({"hat", "hypernet", "supsup", "supsup-ood", "clom-odin"})
-"""The paper's group of systems made for given tasks; CLOM and its variants stand apart there."""
+"""The paper's group of TIL systems, which CLOM and its other variants are not part of."""
 EXPERIMENTS: Mapping[str, str] = {
     "mnist-5t": "MNIST-5T",
     "cifar10-5t": "CIFAR10-5T",
@@ -33,7 +33,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "tinyimagenet-5t": "T-ImageNet-5T",
     "tinyimagenet-10t": "T-ImageNet-10T",
 }
-"""The paper's experiments in its order -> how it writes them."""
+"""The paper's experiments in its order -> their labels in the paper."""
 PERCENT = frozenset(
     {
         "til",
@@ -54,7 +54,7 @@ def method_order() -> list[str]:
 
 
 def budgets_of(rows: Iterable[Row]) -> list[str]:
-    """The budgets that occur, the largest first; unknown ones last."""
+    """The budgets of the rows, the largest first; unknown ones last."""
     found = {row.budget for row in rows}
     return [*(name for name in reversed(list(BUDGETS)) if name in found), *sorted(found - set(BUDGETS))]
 
@@ -65,7 +65,7 @@ def experiment_label(experiment: str) -> str:
 
 @dataclass(frozen=True)
 class Number:
-    """A mean; percent for all that are fractions. The deviation is that of a sample (n - 1), unknown for one seed."""
+    """A mean, fractions in percent. `std` is the sample standard deviation (n - 1), None for one seed."""
 
     mean: float
     std: float | None = None
@@ -92,7 +92,7 @@ def figure_of(row: Row, name: str) -> float | None:
 
 
 class Results:
-    """The ledger's rows of one budget by what they are. All runs of CLOM are runs of CLOM(-c), too."""
+    """The ledger's rows of one budget. Every run of CLOM also counts as a run of CLOM(-c)."""
 
     def __init__(self, rows: Iterable[Row], budget: str) -> None:
         self.budget = budget
@@ -107,21 +107,21 @@ class Results:
         ]
 
     def experiments(self) -> list[str]:
-        """With at least one row, the paper's in its order and then others."""
+        """Experiments with at least one row: the paper's in its order, then others."""
         found = {row.experiment for row in self.rows}
         return [*(name for name in EXPERIMENTS if name in found), *sorted(found - set(EXPERIMENTS))]
 
     def all_methods(self) -> set[str]:
-        """With at least one row."""
+        """Methods with at least one row."""
         return {row.method for row in (*self.rows, *self.derived)}
 
     def methods(self, experiment: str) -> list[str]:
-        """With at least one run of the plain recipe, in the registry's order."""
+        """Methods with at least one run of the unchanged recipe, in the registry's order."""
         found = {row.method for row in self.rows if row.experiment == experiment and not row.overrides}
         return [*(name for name in method_order() if name in found), *sorted(found - set(method_order()))]
 
     def plain(self, experiment: str, method: str) -> list[Row]:
-        """The runs of the recipe itself, by seed."""
+        """The runs of the unchanged recipe, by seed."""
         found = [
             row
             for row in (*self.rows, *self.derived)
@@ -134,7 +134,7 @@ class Results:
 
 
 def number_of(rows: Iterable[Row], figure: str) -> Number | None:
-    """Mean over seeds, of those runs that know the figure."""
+    """The mean over the runs that have the figure."""
     values = [figure_of(row, figure) for row in rows]
     return Number.of([value for value in values if value is not None])
 
@@ -143,7 +143,7 @@ _UNCALIBRATED = "clom-no-calibration"
 
 
 def _uncalibrated(row: Row) -> Row:
-    """A run of CLOM read as CLOM(-c): the same network, its outputs as they are. What was not measured is left out."""
+    """A run of CLOM as CLOM(-c): the same network without calibration. Figures that were not measured are left out."""
     same = (
         "til",
         "forgetting",
@@ -154,7 +154,9 @@ def _uncalibrated(row: Row) -> Row:
         "peak_memory_gb",
         "auc_maxlogit",
     )
-    figures = {name: row.figures[name] for name in same if name in row.figures}  # no AUC of one block's maximum changes
+    figures = {
+        name: row.figures[name] for name in same if name in row.figures
+    }  # calibration does not change the AUC within a block
     figures |= {"cil": row.figures["cil_by_calibration"]["none"], "memory_bytes": 0}
     by_task = {name: values for name, values in row.by_task.items() if name != "cil"}
     return replace(row, method=_UNCALIBRATED, figures=figures, by_task=by_task)
@@ -168,14 +170,14 @@ def _text(overrides: Mapping[str, Any]) -> str:
 
 
 def paper_systems() -> set[str]:
-    """Every name that any of its tables gives a system."""
+    """The names of all systems in the paper's tables."""
     content = read_paper()
     tables = ("final_accuracy", "average_incremental_accuracy", "parameters_millions", "ood_ablation")
     return {name for table in tables for name in content[table]}
 
 
 def paper_number(table: str, experiment: str, method: str, measure: str | None = None) -> Number | None:
-    """An entry of one of the paper's tables of systems; `measure` where an entry holds several."""
+    """An entry of one of the paper's tables of systems; `measure` selects one of several values."""
     content: dict[str, dict[str, Any]] = read_paper()[table]
     names = [
         PAPER_NAMES.get(method),
@@ -189,13 +191,13 @@ def paper_number(table: str, experiment: str, method: str, measure: str | None =
 
 
 def paper_has(table: str, method: str) -> bool:
-    """Whether the system has a row in the table, however empty."""
+    """Whether the system has a row in the table, even an empty one."""
     spelling = {OTHER_SPELLINGS.get(name, name) for name in read_paper()[table]}
     return PAPER_NAMES.get(method) in spelling
 
 
 def reported(experiment: str, method: str) -> dict[str, Number]:
-    """All that the paper says about a system on an experiment; the names are those of a run's summary."""
+    """The paper's figures of a system on an experiment, by the names of a run's summary."""
     sources = {
         "til": ("ood_ablation", "til"),
         "cil": ("ood_ablation", "cil"),
@@ -211,7 +213,7 @@ def reported(experiment: str, method: str) -> dict[str, Number]:
 
 
 def all_systems(experiment: str, measure: str = "cil") -> dict[str, Number]:
-    """One figure of every system of the paper's main table on an experiment; empty if it has no such experiment."""
+    """One figure of every system in the paper's main table; empty if the paper lacks the experiment."""
     numbers = {
         name: paper_number("final_accuracy", experiment, method, measure) for method, name in PAPER_NAMES.items()
     }

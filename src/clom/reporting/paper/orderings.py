@@ -1,4 +1,4 @@
-"""Does one system beat another here as it does in the paper? Every pair that both have numbers for is asked."""
+"""Compares the order of systems with the paper's, for every pair with numbers here and there."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Literal
 from clom.reporting.paper.numbers import Number, Results, method_order, paper_number
 
 STAND_INS = {"digits-5t": "mnist-5t"}
-"""Experiments that the paper does not have -> the one of the paper whose orderings they are held against."""
+"""Experiments that the paper does not have -> the paper's experiment that they are compared with."""
 Measure = Literal["til", "cil"]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two systems, the one first that the paper puts first."""
+    """Two systems, the better one in the paper first."""
 
     methods: tuple[str, str]
     paper: tuple[Number, Number]
@@ -36,7 +36,7 @@ class Pair:
 
 
 def _apart(one: Number, other: Number) -> bool:
-    """The deviation of a difference is that of both sides together; one seed alone tells nothing about it."""
+    """Whether the difference exceeds its standard deviation, which is unknown for a single seed."""
     if one.std is None or other.std is None:
         return False
     return abs(one.mean - other.mean) > math.hypot(one.std, other.std)
@@ -44,7 +44,7 @@ def _apart(one: Number, other: Number) -> bool:
 
 @dataclass(frozen=True)
 class Orderings:
-    """All pairs of one experiment and measure. Where the paper has a tie it puts nobody first: those are left out."""
+    """All pairs of one experiment and measure, without the paper's ties."""
 
     experiment: str
     against: str
@@ -58,7 +58,7 @@ class Orderings:
 
 
 def orderings(results: Results, experiment: str, measure: Measure) -> Orderings:
-    """Of runs of the plain recipe."""
+    """The orderings of runs of the unchanged recipe."""
     against = STAND_INS.get(experiment, experiment)
     both: list[tuple[str, Number, Number]] = []
     for method in method_order():

@@ -13,14 +13,14 @@ from typing import Any
 
 @cache
 def read_paper() -> dict[str, Any]:
-    """The paper's own numbers."""
+    """The content of `paper.json`."""
     text = (resources.files("clom.reporting.paper") / "paper.json").read_text(encoding="utf-8")
     content: dict[str, Any] = json.loads(text)
     return content
 
 
 def paper_experiments(short: str) -> list[str]:
-    """The experiments for which the paper prints a number of this system, in its order; none if it does not know it."""
+    """The experiments for which the paper prints a number of this system, in its order; none for other systems."""
     paper = read_paper()
     printed = {
         experiment

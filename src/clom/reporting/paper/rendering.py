@@ -25,14 +25,14 @@ def number_text(number: Number | None, digits: int = 1) -> str:
 
 
 def entry_text(entry: Entry, digits: int, mark: Callable[[str], str] | None = None) -> str:
-    """Ours, then the paper's in brackets; `mark` changes how ours looks."""
+    """Ours, then the paper's in brackets; `mark` formats ours."""
     ours = number_text(entry.ours, digits)
     theirs = "" if entry.paper is None else f" ({entry.paper.mean:.{digits}f})"
     return (mark(ours) if mark else ours) + theirs
 
 
 def to_markdown(table: Table) -> str:
-    """With its notes below and without its title, which is the page's business."""
+    """The table and its notes, without its title."""
     heads = [f"{column.group} {column.name}".strip() for column in table.columns]
     rows = [[table.heading, *heads], ["---", *("--:" for _ in heads)]]
     for number, line in enumerate(table.lines):
@@ -50,7 +50,7 @@ def _bold(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A `table*` to be put into a paper that loads booktabs and multirow."""
+    """A `table*` for documents that load booktabs and multirow."""
     lines = [r"% needs \usepackage{booktabs,multirow}", r"\begin{table*}[t]", r"\centering"]
     lines += [rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}", r"\toprule"]
     groups = [(name, len(list(columns))) for name, columns in groupby(table.columns, key=lambda column: column.group)]
@@ -90,7 +90,7 @@ def _latex(text: str) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """One line per number, which is what other programs read best; what is not known is empty."""
+    """One line per number; unknown values are empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([table.heading, "experiment", "measure", "mean", "std", "seeds", "paper", "paper_std"])
@@ -103,7 +103,7 @@ def to_csv(table: Table) -> str:
 
 
 def _csv_names(table: Table, column: Column) -> tuple[str, str]:
-    """Where columns have no group they are the experiments, and the table has one measure."""
+    """Experiment and measure; ungrouped columns are experiments of a table with a single measure."""
     return (column.group, column.name) if column.group else (column.name, table.title.partition(" ")[0].lower())
 
 

@@ -1,20 +1,21 @@
-"""What a table of the paper is made of, before it is rendered.
+"""The content of a table, before it is rendered.
 
 Tested by tests/reporting/paper/test_tables.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from clom.reporting.paper.numbers import Number, Results
+from clom.reporting.paper.numbers import EXPERIMENTS, Number, Results
 
 
 @dataclass(frozen=True)
 class Column:
     group: str
-    """What stands above several columns; empty where there is nothing."""
+    """The heading shared by several columns, or an empty string."""
     name: str
     best: Literal["highest", "lowest", "none"] = "highest"
     digits: int = 1
@@ -22,7 +23,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """Ours and the paper's; None where there is none."""
+    """Our number and the paper's; None if unknown."""
 
     ours: Number | None = None
     paper: Number | None = None
@@ -33,7 +34,7 @@ class Line:
     label: str
     entries: tuple[Entry, ...]
     competes: bool = True
-    """Whether it can be the best of a column; bounds cannot."""
+    """Whether it can be the best of a column; references cannot."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +47,25 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def is_best(self, line: int, column: int) -> bool:
-        """Whether ours is the best of ours in the column, as far as the shown digits tell; one alone is no best."""
-        how = self.columns[column].best
+        """Whether our number is the best of ours in the column, as displayed; a single number is never best."""
+        best = self.columns[column].best
         numbers = {
             number: round(entry.mean, self.columns[column].digits)
             for number, other in enumerate(self.lines)
             if other.competes and (entry := other.entries[column].ours) is not None
         }
-        if how == "none" or len(numbers) < 2 or line not in numbers:
+        if best == "none" or len(numbers) < 2 or line not in numbers:
             return False
-        return numbers[line] == (max if how == "highest" else min)(numbers.values())
+        return numbers[line] == (max if best == "highest" else min)(numbers.values())
 
 
-def notes_of(results: Results, derived: bool = True) -> tuple[str, ...]:
-    """What a reader of any table must know."""
+def notes_of(results: Results, experiments: Iterable[str], derived: bool = True) -> tuple[str, ...]:
+    """Notes for tables of these experiments; the paper's training is mentioned only beside its own experiments."""
     notes = []
     if derived and any(not row.overrides for row in results.derived):
-        notes.append("CLOM(-c): read off the runs of CLOM, whose networks are the same.")
-    if results.budget != "paper":
-        notes.append("The paper trains for 700 epochs on all images with larger networks: other work, other numbers.")
+        notes.append("CLOM(-c): computed from the runs of CLOM, whose networks are the same.")
+    if results.budget != "paper" and not EXPERIMENTS.keys().isdisjoint(experiments):
+        notes.append(
+            "The paper trains larger networks on all images for 700 epochs, so its numbers are not directly comparable."
+        )
     return tuple(notes)

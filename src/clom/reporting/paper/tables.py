@@ -1,4 +1,4 @@
-"""The paper's tables, filled from the ledger, with the paper's own numbers beside ours.
+"""The paper's tables, filled from the ledger, with the paper's numbers next to ours.
 
 | table | of the paper | rows | columns |
 |---|---|---|---|
@@ -10,8 +10,8 @@
 | `average-incremental` | appendix | methods | TIL and CIL averaged over all steps |
 | `parameters` | appendix | methods | millions of parameters |
 
-Only runs of the plain recipe count, except in the ablations, which count runs that differ in nothing but the setting
-in question. What was not measured stays empty.
+Only runs of the unchanged recipe count, except in the ablations, which count runs that differ only in the setting in
+question. What was not measured stays empty.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from clom.experiments.ledger import Row
 from clom.methods.registry import BUILT_IN, method_label
 from clom.reporting.paper.ablations import augmentation_table, memory_table, scale_table
 from clom.reporting.paper.numbers import (
-    BOUNDS,
     EXPERIMENTS,
+    REFERENCES,
     Number,
     Results,
     experiment_label,
@@ -38,7 +38,7 @@ from clom.reporting.paper.table import Column, Entry, Line, Table, notes_of
 
 
 def make_table(name: str, rows: Iterable[Row], budget: str = "cpu", experiments: Sequence[str] = ()) -> Table:
-    """One of the paper's tables; `experiments` instead of the paper's and those that the ledger has besides."""
+    """One of the paper's tables; by default of the paper's experiments and all others in the ledger."""
     if name not in TABLES:
         raise unknown("table", name, TABLES)
     if budget not in BUDGETS:
@@ -49,14 +49,14 @@ def make_table(name: str, rows: Iterable[Row], budget: str = "cpu", experiments:
 
 
 def _without_empty_lines(table: Table) -> Table:
-    """Of experiments that the paper knows nothing about, only what was measured."""
+    """Drop unmeasured lines if the paper has no numbers for these experiments."""
     if any(entry.paper for line in table.lines for entry in line.entries):
         return table
     return replace(table, lines=tuple(line for line in table.lines if any(entry.ours for entry in line.entries)))
 
 
 def check_experiments(wanted: Iterable[str], rows: Iterable[Row]) -> None:
-    """Refuse what is neither an experiment with a name nor in the ledger."""
+    """Raise for an experiment that is neither built in nor in the ledger."""
     known = {*experiment_names(), *(row.experiment for row in rows)}
     for experiment in wanted:
         if experiment not in known:
@@ -76,20 +76,20 @@ def _main(results: Results, chosen: list[str]) -> Table:
             for measure in measures
         ]
         entries += [_average(results, method, measure) for measure in measures if not chosen]
-        lines.append(Line(method_label(method), tuple(entries), method not in BOUNDS))
+        lines.append(Line(method_label(method), tuple(entries), method not in REFERENCES))
     groups = [*map(experiment_label, columns), *(() if chosen else ("Average",))]
     return Table(
         f"Accuracy after the last task in percent, budget {results.budget}",
         "method",
         tuple(Column(group, name) for group in groups for name in ("TIL", "CIL")),
         tuple(lines),
-        notes_of(results)
-        + (() if chosen else ("Average: over the paper's six experiments, where all six are there.",)),
+        notes_of(results, columns)
+        + (() if chosen else ("Average: over the paper's six experiments, if all six were run.",)),
     )
 
 
 def _average(results: Results, method: str, measure: str) -> Entry:
-    """Over the paper's six experiments, and only if all six are there."""
+    """The mean over the paper's six experiments; None unless all six were run."""
     ours = [results.number(experiment, method, measure) for experiment in EXPERIMENTS]
     means = [number.mean for number in ours if number is not None]
     complete = len(means) == len(EXPERIMENTS)
@@ -112,7 +112,7 @@ def _average_incremental(results: Results, chosen: list[str]) -> Table:
                 for experiment in columns
                 for measure in ("til", "cil")
             ),
-            method not in BOUNDS,
+            method not in REFERENCES,
         )
         for method in _methods(results, columns, source, "average_incremental_til")
     ]
@@ -121,7 +121,7 @@ def _average_incremental(results: Results, chosen: list[str]) -> Table:
         "method",
         tuple(Column(experiment_label(experiment), name) for experiment in columns for name in ("TIL", "CIL")),
         tuple(lines),
-        notes_of(results),
+        notes_of(results, columns),
     )
 
 
@@ -148,7 +148,7 @@ def _parameters(results: Results, chosen: list[str]) -> Table:
 
 
 _OOD_METHODS = frozenset({"supsup", "supsup-ood", "clom-odin", "clom", "clom-no-ood", "hat"})
-"""Of Table 2, and HAT: the classifiers of CLOM (ODIN) without ODIN."""
+"""The systems of Table 2, and HAT, which is CLOM (ODIN) without ODIN."""
 _OOD_FIGURES = {"auc_maxlogit": "auc", "task_detection": "task_detection_rate", "til": "til", "cil": "cil"}
 
 
@@ -176,13 +176,13 @@ def _ood(results: Results, chosen: list[str]) -> Table:
         tuple(lines),
         (
             "AUC: largest score of a task's block, own test images against those of every other task, mean over pairs.",
-            *notes_of(results, derived=False),
+            *notes_of(results, columns, derived=False),
         ),
     )
 
 
 def _experiments(results: Results, of_paper: list[str], among: Iterable[str] | None = None) -> list[str]:
-    """The paper's, and others with a row that could appear."""
+    """The paper's experiments, then others with runs of the unchanged recipe (of the methods in `among`)."""
     wanted = None if among is None else set(among)
     others = [
         experiment
@@ -195,7 +195,7 @@ def _experiments(results: Results, of_paper: list[str], among: Iterable[str] | N
 
 
 def _methods(results: Results, experiments: Sequence[str], table: str, figure: str) -> list[str]:
-    """In the registry's order: those of the paper's table, and those with a number of ours; then plug-ins with one."""
+    """Methods in the paper's table or with a number of ours, in the registry's order; then plug-ins with a number."""
     measured = {name: any(results.number(each, name, figure) for each in experiments) for name in results.all_methods()}
     of_paper = [name for name in method_order() if paper_has(table, name) or measured.get(name)]
     return of_paper + sorted(name for name, is_there in measured.items() if is_there and name not in BUILT_IN)
@@ -213,8 +213,8 @@ TABLES: Mapping[str, Callable[[Results, list[str]], Table]] = {
 
 
 def check_rows(rows: Sequence[Row], where: object) -> None:
-    """An empty ledger is more likely a wrong path than a wish for a table of dashes."""
+    """Raise if the ledger is empty, most likely because of a wrong path."""
     if not rows:
         raise UserError(
-            f"{where} holds no runs. 'clom run' makes them, 'clom record' or 'clom grid --ledger' adds them."
+            f"{where} holds no runs. Train with 'clom run' and add runs with 'clom record' or 'clom grid --ledger'."
         )
