@@ -1,4 +1,4 @@
-"""Code that somebody named: a Python file by its path, or an importable module."""
+"""Load plug-in code: a Python file given by its path, or an importable module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE_MODULE = "clom_plugin_"
 """How the modules begin that are made of files."""
 
 _loaded: dict[str, ModuleType] = {}
-"""The plug-ins that somebody named, by absolute path or module name."""
+"""The plug-ins loaded so far, by absolute path or module name."""
 
 
 def load_code(place: str) -> ModuleType:
@@ -84,7 +84,7 @@ def _load_module(name: str) -> ModuleType:
 
 
 def why(problem: BaseException) -> str:
-    """What went wrong in code that somebody brought: one line, with the line of their file where that is known."""
+    """Describe an error in plug-in code in one line, with its line number in the file if known."""
     text = f"{type(problem).__name__}: {shorten(' '.join(str(problem).split()), 300)}".rstrip(".: ")
     files = {str(module.__file__) for name, module in sys.modules.items() if name.startswith(FILE_MODULE)}
     frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if frame.filename in files]

@@ -221,7 +221,7 @@ def _usual_name(attribute: str, thing: object) -> str:
 
 
 def _origin_of(thing: object) -> str:
-    """The name of a file without its folder: models are passed on, and nobody needs to know where it lay."""
+    """The name of a file without its folder, which would reveal paths of the machine that saved a model."""
     module = getattr(thing, "__module__", "?")
     if not module.startswith(FILE_MODULE):
         return f"module {module}"

@@ -29,7 +29,7 @@ def check_method(make: Callable[[int], Method], stream: Stream | None = None, *,
     """`make(seed)` gives a fresh method, small enough to learn the first two tasks of `stream` in a second or two.
 
     Checked is what `clom run`, `resume`, `scores` and model files rely on: it learns one task after another, scores
-    images one by one, saves, loads and goes on, is restored by checkpoints, gives the same result for the same seed,
+    images one by one, saves, loads and resumes, is restored by checkpoints, gives the same result for the same seed,
     and refuses wrong input. `stream` has at least two tasks; by default it is `tiny_stream()`. With `deterministic` the
     result need not depend on the seed.
     """
@@ -266,7 +266,7 @@ def check_forgetting(method: Method, pixels: Tensor) -> None:
 
 
 def check_repeats(make: Callable[[int], Method], method: Method, first: Task, pixels: Tensor) -> None:
-    """Same seed, same result to the last bit, whatever the caller's randomness."""
+    """The same seed gives bit-identical results, whatever the caller's random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(12345)
         check_equal(make(0).learn(first), method, pixels, "the same seed gives the same result, bit by bit")
