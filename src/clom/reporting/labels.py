@@ -1,4 +1,4 @@
-"""What tables and figures call things. Names of methods are the registry's: `clom.methods.registry.method_label`."""
+"""Labels for tables and figures. For those of methods see `clom.methods.registry.method_label`."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ _CALIBRATIONS = {"memory": "calibrated on memory", "scale": "no stored samples",
 
 
 def cil_label(calibration: str) -> str:
-    """The CIL accuracy with one of a method's calibrations."""
+    """The label of CIL accuracy under one calibration."""
     return f"CIL, {_CALIBRATIONS.get(calibration, calibration)}"

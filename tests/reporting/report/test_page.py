@@ -123,7 +123,7 @@ def test_one_run(tmp_path: Path, hat: Path) -> None:
     summary = json.loads((hat / "summary.json").read_text())
     for figure in ("til", "cil", "task_detection", "auc_maxlogit"):
         assert percent(summary[figure]) in page.text
-    assert "Nothing that was learned earlier got lost." in page.text
+    assert "Nothing was forgotten." in page.text
     assert all(f"{layer} " in page.text for layer in ("conv1", "conv2", "conv3", "fc"))
     assert all(way in page.text for way in ("memory", "scale", "none"))
     assert "attention:" in page.text  # all settings

@@ -1,10 +1,10 @@
-"""Closer looks at one run, from its folder, and at one image.
+"""Detailed figures of one run, from its folder, and of augmentations.
 
 | figure | shows |
 |---|---|
-| `capacity` | how full each layer is after each task |
-| `auc-grid` | how well each task's model tells its own images from every other task's |
-| `scores` | the scores behind that, own images and others |
+| `capacity` | the share of each layer's units in use after each task |
+| `auc-grid` | how well each task's model separates its own images from every other task's |
+| `scores` | the underlying scores of own and other images |
 | `augmentations` | what every augmentation does to an image (the paper's appendix) |
 
 Tested by tests/reporting/figures/test_across_runs.py.
@@ -40,7 +40,7 @@ def draw_capacity(folder: Path, out: Path) -> list[Path]:
     config = read_finished(folder)
     history = [result.capacity for result in read_results(folder / "metrics.jsonl")]
     if not history[-1]:
-        raise UserError(f"'{config.method}' has no gates, so there is no capacity to show of {folder}.")
+        raise UserError(f"'{config.method}' has no gates, so {folder} has no capacity figure.")
     groups = list(history[-1])
     values = [[100 * after[group] for after in history] for group in groups]
     with plt.rc_context(STYLE):
@@ -54,7 +54,7 @@ def draw_capacity(folder: Path, out: Path) -> list[Path]:
 
 
 def draw_auc_grid(folder: Path, out: Path) -> list[Path]:
-    """Row: a task's model, column: the task whose test images it must tell from its own."""
+    """Rows: a task's model; columns: the task whose test images it must separate from its own."""
     blocks = _read_blocks(folder)
     grid = auc_grid(blocks, max_logit)
     numbers = [str(task + 1) for task in range(len(grid))]
@@ -63,7 +63,7 @@ def draw_auc_grid(folder: Path, out: Path) -> list[Path]:
         figure, axis = plt.subplots(figsize=(max(4.0, side + 0.4), max(3.4, side)), layout="constrained")
         shown = [[100 * value if i != j else None for j, value in enumerate(row)] for i, row in enumerate(grid)]
         worst = min((value for row in shown for value in row if value is not None), default=50.0)
-        _heat_map(axis, shown, low=min(50.0, worst), high=100)  # 50 is chance; lighter only where a model does worse
+        _heat_map(axis, shown, low=min(50.0, worst), high=100)  # 50 is chance; lower only if a model does worse
         axis.set_xticks(range(len(grid)), numbers)
         axis.set_yticks(range(len(grid)), numbers)
         axis.set(xlabel="images of task", ylabel="model of task")
@@ -103,7 +103,7 @@ def _histogram(axis: Axes, own: Tensor, others: Tensor) -> None:
 
 
 def _heat_map(axis: Axes, values: Sequence[Sequence[float | None]], low: float, high: float) -> None:
-    """Darker is more; every field says its number, unless there are too many."""
+    """A heat map with annotated cells; darker is more."""
     shown = [[float("nan") if value is None else value for value in row] for row in values]
     axis.imshow(shown, cmap="Blues", vmin=low, vmax=high, aspect="auto")
     axis.spines[:].set_visible(False)
@@ -152,11 +152,11 @@ def draw_augmentations(out: Path, experiment: str | None = None, data: Path | No
         return save(figure, out, "augmentations")
 
 
-def _differing(image: Tensor, how: Augmentation, seed: int, wanted: Callable[[Tensor], bool]) -> Tensor:
-    """A random view that shows something: the first that is not the image itself and is of the wanted kind."""
+def _differing(image: Tensor, augmentation: Augmentation, seed: int, wanted: Callable[[Tensor], bool]) -> Tensor:
+    """The first random view that differs from the image and is of the wanted kind."""
     random = generator(seed, "figure of augmentations")
     while True:
-        view = augment(image, how, random)
+        view = augment(image, augmentation, random)
         if not torch.equal(view, image) and wanted(view):
             return view
 

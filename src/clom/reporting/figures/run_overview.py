@@ -1,4 +1,4 @@
-"""Pictures of runs, as SVG for pages and PNG for everything else."""
+"""The overview figure of a run, as SVG and PNG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def draw_run(result: RunResult) -> list[Path]:
-    """Accuracy by task, which task was taken for which, and how full the network is."""
+    """Accuracy after each task, task confusion, and the capacity in use."""
     panels = [_accuracy, _confusion, _capacity] if result.tasks[-1].capacity else [_accuracy, _confusion]
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, len(panels), figsize=(4.1 * len(panels), 3.5), layout="constrained")

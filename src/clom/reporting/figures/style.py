@@ -1,7 +1,7 @@
-"""How all pictures look.
+"""The common style of all figures.
 
-Colours are Okabe and Ito's, told apart by colour-blind readers; every line has a marker of its own and every heat map
-gets darker with its numbers, so that print in black and white says the same.
+The palette is Okabe and Ito's, which is safe for colour-blind readers; lines have distinct markers and heat maps darken
+with their values, so that figures remain readable in black and white.
 
 Tested by tests/reporting/figures/test_run_overview.py.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
-matplotlib.use("Agg")  # no screen needed
+matplotlib.use("Agg")  # works without a display
 from matplotlib import pyplot as plt
 
 from clom.files import write_atomically
@@ -38,12 +38,12 @@ STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": Fal
 
 
 def save(figure: Figure, out: Path, name: str) -> list[Path]:
-    """As SVG for pages and PNG for everything else."""
+    """Save as SVG and PNG; return the paths."""
     options: dict[str, dict[str, Any]] = {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 160}}
     paths = []
-    for kind, how in options.items():
+    for kind, arguments in options.items():
         content = io.BytesIO()
-        figure.savefig(content, format=kind, **how)
+        figure.savefig(content, format=kind, **arguments)
         paths.append(out / f"{name}.{kind}")
         write_atomically(paths[-1], content.getvalue())
     plt.close(figure)
@@ -51,7 +51,7 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
 
 
 def panels(count: int, width: float, height: float, across: int = 3) -> tuple[Figure, list[Axes]]:
-    """So many panels in rows of at most `across`; unused places stay empty."""
+    """A figure with `count` panels in rows of at most `across`."""
     columns = min(across, count)
     rows = -(-count // columns)
     figure, axes = plt.subplots(

@@ -1,1 +1,1 @@
-"""A run, or several, as one HTML page."""
+"""HTML reports of one or more runs."""

@@ -1,8 +1,7 @@
-"""A handful of test images of every task, with what the model answered: right, confused, or rejected as unknown.
+"""Example test images of every task with the model's predictions: right, confused, or rejected as unknown.
 
-An image is rejected if its largest calibrated score, which decides its class, is too low among those of the tasks' own
-validation images (`clom.ood.rejection`). Shown images are spread evenly over those of their kind: neither the nicest
-nor the worst are picked.
+An image is rejected if its largest calibrated score is too low compared with those of validation images
+(`clom.ood.rejection`). The examples are evenly spaced among the images of their kind, not selected.
 
 Tested by tests/reporting/report/test_page.py.
 """
@@ -28,8 +27,8 @@ from clom.experiments.analysis.ood_scores import external_images
 from clom.methods.families.base import Blocks
 from clom.ood.rejection import FALSE_REJECTION, HeldOutScores
 
-_VALIDATION = 400  # images in all that set the threshold, where `clom scores` has not asked about all of them
-_SHOWN, _EDGE = 4, 96  # images of a kind, pixels of a longer edge
+_VALIDATION = 400  # images in total that set the threshold, unless `clom scores` has scored all of them
+_SHOWN, _EDGE = 4, 96  # images per kind, pixels of the longer edge
 _MANY_CLASSES = 4
 
 
@@ -44,7 +43,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Kind:
-    """Images that met the same fate."""
+    """Images with the same outcome."""
 
     name: str
     count: int
@@ -74,7 +73,7 @@ def local_stream(run: FinishedRun, data: Path | None) -> Stream | None:
 
 
 def threshold(run: FinishedRun, stream: Stream | None) -> float | None:
-    """The score below which images are rejected, set on validation images; None if nothing is known of them."""
+    """The score below which images are rejected, set on validation images; None without any."""
     validation = run.validation
     if validation is None and stream is not None:
         count = max(10, _VALIDATION // len(stream))
@@ -86,12 +85,12 @@ def threshold(run: FinishedRun, stream: Stream | None) -> float | None:
 
 
 def best_scores(run: FinishedRun, blocks: Blocks) -> Tensor:
-    """The score by which each image is answered: the largest of all calibrated blocks."""
+    """The largest score of each image over all calibrated blocks, which decides its class."""
     return torch.cat(run.calibration(blocks), 1).amax(1)
 
 
 def galleries(run: FinishedRun, stream: Stream, lowest: float) -> list[Gallery]:
-    """One for each task."""
+    """One gallery per task."""
     made = []
     for task, images in enumerate(stream.tests):
         answers = _Answers(run, run.blocks[task], lowest)
@@ -102,7 +101,7 @@ def galleries(run: FinishedRun, stream: Stream, lowest: float) -> list[Gallery]:
 
 
 def external_galleries(run: FinishedRun, stream: Stream, data: Path | None, lowest: float) -> list[Gallery]:
-    """One for each set that no task knows, of those on this machine; the right answer to all of them is none."""
+    """One gallery per external data set found on this machine; all of its images should be rejected."""
     made = []
     for name, blocks in run.external.items():
         if not catalog.available(name, data):
@@ -116,7 +115,7 @@ def external_galleries(run: FinishedRun, stream: Stream, data: Path | None, lowe
 
 
 class _Answers:
-    """What is answered to images: a class, counted through all tasks, or a rejection."""
+    """Predictions: class indices over all tasks, and which images are rejected."""
 
     def __init__(self, run: FinishedRun, blocks: Blocks, lowest: float) -> None:
         scores = torch.cat(run.calibration(blocks), 1)
@@ -127,11 +126,11 @@ class _Answers:
 
 
 def _gallery(title: str, names: Sequence[str], images: Images, kinds: dict[str, Tensor], answers: _Answers) -> Gallery:
-    """`names` are those of the images' labels; without any, an image is called by the set's title."""
+    """`names` are the class names; without any, the title serves as every image's name."""
     made = []
     for kind, members in kinds.items():
         rows = members.nonzero()[:, 0]
-        rows = rows[images.labels[rows].argsort(stable=True)]  # so that a spread meets all classes
+        rows = rows[images.labels[rows].argsort(stable=True)]  # so that the examples cover all classes
         examples = [
             Example(
                 png_uri(images.pixels[row]),
@@ -155,7 +154,7 @@ def _spread(rows: Sequence[int], count: int) -> list[int]:
 
 
 def png_uri(pixels: Tensor) -> str:
-    """Bytes `[channels, height, width]` as a picture inside the page; large ones are made smaller."""
+    """Bytes `[channels, height, width]` as an inline PNG; large images are downscaled."""
     array = pixels.permute(1, 2, 0).contiguous().numpy()
     picture = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
     picture.thumbnail((_EDGE, _EDGE))

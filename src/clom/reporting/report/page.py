@@ -1,7 +1,7 @@
-"""A run, or several, as one HTML page that needs nothing else: no net, no scripts, no files beside it.
+"""One or more runs as a self-contained HTML page: no network access, scripts or other files.
 
-This file puts runs beside one another and beside the paper, `run_page` says what there is to say about one;
-`templates/` decide how it looks, `charts` draws, `examples` picks images.
+This module compares runs with each other and with the paper; `sections` prepares the content for a single run, `svg`
+draws the charts, `examples` picks images, and `templates/` hold the layout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clom.reporting.report.svg import Charts
 
 @dataclass(frozen=True)
 class Written:
-    """What was made, and which runs' images were not found."""
+    """The page written, and the data sets whose images were not found."""
 
     path: Path
     n_bytes: int
@@ -62,7 +62,7 @@ def render(pages: Sequence[RunPage], charts: Charts) -> str:
 
 
 def _names(runs: Sequence[FinishedRun]) -> list[str]:
-    """Short, and no two the same."""
+    """Short unique names."""
     plain = []
     for run in runs:
         config = run.config
@@ -80,7 +80,7 @@ def _names(runs: Sequence[FinishedRun]) -> list[str]:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One figure of one run beside the paper's."""
+    """One figure of one run and of the paper."""
 
     run: str
     figure: str
@@ -102,7 +102,7 @@ _PAPER_FIGURES = {
 
 
 class Comparison:
-    """Runs beside one another and beside the paper."""
+    """Comparison of runs with each other and with the paper."""
 
     def __init__(self, pages: Sequence[RunPage], charts: Charts) -> None:
         self.curves: list[tuple[str, Markup]] = []
@@ -120,7 +120,7 @@ class Comparison:
 
 
 def _beside(page: RunPage) -> str:
-    """A run's name where the experiment is known."""
+    """A run's name without its experiment."""
     return "this run: " + page.name.removeprefix(f"{page.config.experiment}, ")
 
 

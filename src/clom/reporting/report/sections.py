@@ -1,4 +1,4 @@
-"""What a report says about one run: its numbers as people read them, its tables, its pictures."""
+"""The content of the report for one run: formatted numbers, tables and charts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from clom.reporting.report import examples
 from clom.reporting.report.examples import short
 from clom.reporting.report.svg import Charts
 
-_FULL = 0.98  # of a layer's units: nothing is left for new tasks
+_FULL = 0.98  # share of a layer's units in use above which it counts as full
 
 
-# --- how numbers and names are written -------------------------------------------------------------------------------
+# --- formatting ------------------------------------------------------------------------------------------------------
 
 
 def percent(fraction: float) -> str:
@@ -43,7 +43,7 @@ def points(difference: float) -> str:
 
 
 def without_folders(value: Any) -> Any:
-    """A page is passed on: names of files may be told, but not where they lie on this machine."""
+    """Reduce absolute paths to file names, because pages are shared."""
     if isinstance(value, dict):
         return {name: without_folders(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -56,7 +56,7 @@ def without_folders(value: Any) -> Any:
 
 
 def title_of(config: RunConfig) -> str:
-    """What the experiment is; its name, if this program does not know it any more."""
+    """The experiment's title, or its name if it no longer exists."""
     if config.title is not None:
         return config.title
     return read_experiment(config.experiment).title if config.experiment in experiment_names() else config.experiment
@@ -69,12 +69,12 @@ def title_of(config: RunConfig) -> str:
 class Cell:
     text: str
     level: float
-    """How strongly it is coloured, from 0 to 1."""
+    """Colour intensity from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class HeatTable:
-    """A table of percentages that colours show at a glance."""
+    """A table of percentages with coloured cells."""
 
     caption: str
     rows_are: str
@@ -84,7 +84,7 @@ class HeatTable:
 
 
 def _cells(values: Iterable[float], lowest: float = 0.0, width: int | None = None) -> list[Cell | None]:
-    """Fractions; `lowest` and less is left blank of colour. Filled up with nothing to `width` cells."""
+    """Cells for fractions, uncoloured up to `lowest`, padded with None to `width`."""
     made: list[Cell | None] = [
         Cell(f"{100 * value:.0f}", max(0.0, min(1.0, (value - lowest) / (1 - lowest)))) for value in values
     ]
@@ -95,7 +95,7 @@ def _cells(values: Iterable[float], lowest: float = 0.0, width: int | None = Non
 
 
 class RunPage:
-    """All that the page says about one run, ready to be shown."""
+    """The content of the page for one run."""
 
     def __init__(self, run: FinishedRun, name: str, anchor: str, charts: Charts, data: Path | None) -> None:
         self.run, self.name, self.anchor = run, name, anchor
@@ -115,11 +115,11 @@ class RunPage:
 
     @property
     def lead(self) -> str:
-        """The outcome in plain words."""
+        """A summary in plain words."""
         return (
-            f"{self.n_classes} classes were learned as {self.n_tasks} tasks, one after another. Told which task a test "
-            f"image belongs to, the model is right {percent(self.last.til)} times out of 100 (TIL); not told, it is "
-            f"right {percent(self.last.preferred.cil)} times (CIL). {self.forgetting}"
+            f"{self.n_classes} classes were learned as {self.n_tasks} tasks, one after another. Given the task of a "
+            f"test image, the model is right {percent(self.last.til)} times out of 100 (TIL); without it, "
+            f"{percent(self.last.preferred.cil)} times (CIL). {self.forgetting}"
         )
 
     @property
@@ -127,14 +127,14 @@ class RunPage:
         if self.n_tasks == 1:
             return "With a single task there is nothing to forget."
         if all(lost == 0 for lost in self.lost):
-            return "Nothing that was learned earlier got lost."
+            return "Nothing was forgotten."
         change = 100 * self.summary["forgetting"]
         word = "lost" if change >= 0 else "gained"
-        return f"While later tasks were learned, earlier ones {word} {abs(change):.1f} points on average."
+        return f"While later tasks were learned, earlier tasks {word} {abs(change):.1f} points on average."
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What was run, where, and what it took."""
+        """Settings, machine and cost of the run."""
         config, summary, environment = self.config, self.summary, self.run.environment
         changed = without_folders(config.overrides)
         counts = sum(len(row[0]) for row in self.run.blocks)
@@ -171,13 +171,13 @@ class RunPage:
 
     @property
     def fullest(self) -> str:
-        """Where room for new tasks runs out first."""
+        """The layer with the least room for new tasks."""
         layer, used = max(self.run.tasks[-1].capacity.items(), key=lambda item: item[1])
         advice = " It is full: later tasks can reuse its units, but hardly add any." if used > _FULL else ""
         return f"The fullest layer is {layer}: {percent(used)}% of its units are in use.{advice}"
 
     def _scores(self, charts: Charts) -> None:
-        """How well each task's model knows its own images from those of the others."""
+        """How well each task's model separates its own images from those of other tasks."""
         blocks = self.run.calibrated
         grid = auc_grid(blocks, max_logit)
         rows = [(name, _cells(row, 0.5)) for name, row in zip(self.task_names, grid, strict=True)]

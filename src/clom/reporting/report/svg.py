@@ -1,7 +1,7 @@
-"""Small drawings for the report, as SVG that takes its colours and its font from the page around it.
+"""Charts for the report, as inline SVG with the colours and font of the page.
 
-Matplotlib draws with stand-in colours. They become CSS variables afterwards, so that one drawing is readable on light
-and on dark pages; texts stay texts, so that they are small, can be found, and are never wider than the page's font.
+Matplotlib draws with placeholder colours, which are replaced by CSS variables for light and dark pages. Text stays text
+rather than paths, so that it is small and searchable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clom.experiments.run import TaskResult
 from clom.reporting.labels import cil_label
 from clom.reporting.paper.numbers import Number
 
-matplotlib.use("Agg")  # no screen needed
+matplotlib.use("Agg")  # works without a display
 from matplotlib import pyplot as plt
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "clom",
     "text.color": INK,
-    "text.parse_math": False,  # a dollar in a class name is a dollar
+    "text.parse_math": False,  # class names may contain dollar signs
     "xtick.color": LINE,
     "xtick.labelcolor": SOFT,
     "ytick.color": LINE,
@@ -58,7 +58,7 @@ _MARKERS = "osv^D*"
 
 
 class Charts:
-    """Makes the drawings of one page; numbers them, because names inside an SVG count for the whole page."""
+    """Draws the charts of one page and numbers them, because ids inside inline SVGs must be unique in the page."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -106,7 +106,7 @@ class Charts:
     def histogram(
         self, groups: Mapping[str, Tensor], label: str, line: float | None = None, wide: bool = False
     ) -> Markup:
-        """How scores spread: the first group filled with colour, the second grey, more as lines."""
+        """Score distributions: the first group filled with colour, the second grey, others as lines."""
 
         def draw(axes: Axes) -> None:
             edges = _edges(list(groups.values()))
@@ -205,14 +205,14 @@ def _legend_below(axes: Axes) -> None:
 
 
 def _edges(groups: Sequence[Tensor], bins: int = 28) -> Tensor:
-    """Equal bins that leave out the outermost thousandth on both sides, which is counted at the ends."""
+    """Equal bins between the 0.1 and 99.9 percentiles; values outside count in the outer bins."""
     values = torch.cat([group.double() for group in groups]).sort().values
     low, high = (float(values[round(share * (len(values) - 1))]) for share in (0.001, 0.999))
     return torch.linspace(low, high if high > low else low + 1.0, bins + 1, dtype=torch.float64)
 
 
 def _inline(svg: str, label: str, number: int) -> Markup:
-    """What belongs into a page: no prolog, no metadata, no fixed size, only ids that are used, colours of the page."""
+    """The SVG for inlining: no prolog, metadata or fixed size, only ids in use, and the page's colours."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", svg, flags=re.DOTALL)
     box = re.search(r'viewBox="[^"]*"', svg)

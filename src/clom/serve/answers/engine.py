@@ -45,13 +45,13 @@ class _Question:
 
 @dataclass(eq=False)
 class Engine:
-    """One thread computes; `active` is what it computes with, replaced between two batches and never changed."""
+    """Runs inference in a single thread. `active` is immutable; a new model replaces it between two batches."""
 
     path: Path
     window: float = 0.003
     """Seconds to wait for further requests to batch."""
     most: int = 32
-    """Pictures per batch, unless a single request has more."""
+    """Maximum batch size, unless a single request has more pictures."""
     on_batch: Callable[[int], None] = field(default=lambda _: None)
     """Called with the size of every batch."""
     threads: int | None = None
@@ -83,7 +83,7 @@ class Engine:
         self._loader.shutdown(wait=True)
 
     async def refresh(self) -> bool:
-        """Reload the file if it changed; the old model answers until that is done."""
+        """Reload the file if it changed; the old model serves requests until then."""
         async with self._refreshing:
             state = _state_of(self.path)
             if state == self._state or state is None:
@@ -99,7 +99,7 @@ class Engine:
         if self.active.predictor is None:
             raise NothingLearned("This model has learned nothing yet. Teach it two classes or more first.")
         if task is not None:
-            self.active.method.task_number(task)  # refuses a name that is unknown
+            self.active.method.task_number(task)  # raises for an unknown name
         reply: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
         await self._queue.put(_Question(pixels, task, top, false_rejection, reply))
         return await reply

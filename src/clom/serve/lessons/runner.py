@@ -25,7 +25,7 @@ from clom.serve.worker_process import WorkerProcess
 from clom.storage.checkpoints import lesson_folder
 
 _REMEMBERED = 20
-_SECONDS_BETWEEN_SIGNS_OF_LIFE = 15.0
+_KEEP_ALIVE_SECONDS = 15.0
 
 
 class Busy(UserError):
@@ -153,7 +153,7 @@ class LessonRunner:
         async with self._changed:
             news = self._changed.wait_for(lambda: job.revision != seen)
             try:
-                return await asyncio.wait_for(news, _SECONDS_BETWEEN_SIGNS_OF_LIFE)
+                return await asyncio.wait_for(news, _KEEP_ALIVE_SECONDS)
             except TimeoutError:
                 return False
 

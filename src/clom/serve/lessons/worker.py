@@ -1,6 +1,6 @@
 """The low-priority training process of the server. It reports events as lines of JSON.
 
-It exits when its standard input is closed, so it never outlives the server.
+It exits when its standard input is closed, so that it never outlives the server.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def learn(model: Path) -> None:
-    """Teach the model what is stored beside it, then prove that the old tasks are as they were."""
+    """Teach the model the stored lesson, then verify that the earlier tasks are unchanged."""
     from clom.learning.progress import Progress
     from clom.photos.teach import LessonPlan, Listener, teach
     from clom.serve.lessons.stored_lesson import StoredLesson
