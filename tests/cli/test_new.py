@@ -96,8 +96,8 @@ def test_the_printed_commands_work(elsewhere: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("score", "Mine"), "'Mine' is no name: use lower-case letters, digits, dashes and underscores"),
-        (("score", "3d"), "is no name"),
+        (("score", "Mine"), "'Mine' is not a valid name: use lower-case letters, digits, dashes and underscores"),
+        (("score", "3d"), "is not a valid name"),
         (("method", "a--b"), "such as my-method"),
         (("score", "mine", "--out", "nowhere/mine.py"), "no folder nowhere"),
         (("score", "mine", "--out", "mine.txt"), "should end in .py"),
@@ -121,5 +121,5 @@ def test_names_with_underscores(elsewhere: Path) -> None:
 def test_nothing_is_overwritten(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (elsewhere / "mine.py").write_text("precious")
     assert clom("new", "score", "mine") == 2
-    assert "mine.py exists already and is left as it is" in capsys.readouterr().err
+    assert "mine.py already exists and was not changed" in capsys.readouterr().err
     assert (elsewhere / "mine.py").read_text() == "precious"

@@ -71,15 +71,15 @@ def taught(call: Clom, elsewhere: Path) -> Clom:
 
 def test_learning_says_what_happens_and_what_to_do_next(taught: Clom, elsewhere: Path) -> None:
     lines = taught.out.splitlines()
-    assert lines[0] == "'leaves': 2 classes, 16 photos; 12 to learn from, 4 held out to check it."
-    assert lines[1] == "Until it is learned, my.model stays as it is."
+    assert lines[0] == "'leaves': 2 classes, 16 photos; 12 for training, 4 held out for validation."
+    assert lines[1] == "my.model stays unchanged until training is complete."
     assert any(re.fullmatch(r"Learned 'leaves' in .*: green, red.", line) for line in lines)
-    assert any(re.fullmatch(r"Validation accuracy \d+\.\d% of 4 held-out photos.", line) for line in lines)
+    assert any(re.fullmatch(r"Validation accuracy \d+\.\d% on 4 held-out photos.", line) for line in lines)
     assert "clom predict my.model" in taught.out
     assert "\x1b" not in taught.out
     write_pictures(elsewhere / "sea", "blue", "grey")
     assert taught("learn", "my.model", "sea") == 0
-    assert "with all 4 classes of the model to choose from" in taught.out
+    assert "among all 4 classes of the model" in taught.out
 
 
 def test_capacity_is_told_where_there_is_one(call: Clom, elsewhere: Path) -> None:
@@ -100,7 +100,7 @@ def test_predicting_files_folders_and_patterns(taught: Clom, elsewhere: Path) ->
         "leaves/red/1.png",
     ]
     assert re.match(r"10 photos, \d+ unknown.", lines[-2])
-    assert lines[-1].startswith("10 lie in folders named after a class")
+    assert lines[-1].startswith("10 are in folders named after a class")
     assert taught.err.splitlines() == ["Skipped 1 file:", "  absent.png: there is no such file"]
     assert taught("predict", "my.model", "leaves") == 0
     assert "broken.jpg: not a picture" in taught.err
@@ -193,7 +193,7 @@ def test_verifying_and_forgetting(taught: Clom, elsewhere: Path) -> None:
     assert "'leaves': identical" in taught.out
     assert "'sea': new" in taught.out
     assert taught("verify", "my.model") == 0
-    assert "2 tasks answer bit for bit" in taught.out
+    assert "the outputs of 2 tasks are bit-identical" in taught.out
     assert taught("forget", "my.model", "leaves") == 0
     assert "Forgot 'leaves': green, red." in taught.out
     assert taught("verify", "my.model", "--against=old.model") == 1

@@ -69,7 +69,7 @@ def test_the_closing_lines_say_what_was_chosen_how_and_what_is_missing() -> None
     text = "\n".join(closing_lines(report()))
     assert "Best score by AUC on validation images: rel. Mahalanobis; on test images AUC 85.0, CIL 50.0" in text
     assert "88.0 (calibration: memory)" in text
-    assert "left out: notmnist" in text
+    assert "Data sets not found: notmnist" in text
     assert "at most 5 percent" in text
     assert "Note" not in text
     lacking = dataclasses.replace(report(), left_out={"ViM": ["features", "linear_head"], "kNN": ["features"]})
@@ -79,7 +79,8 @@ def test_the_closing_lines_say_what_was_chosen_how_and_what_is_missing() -> None
     )
     other = "\n".join(closing_lines(dataclasses.replace(report(), missing=[], exact_memory=False)))
     assert "left out" not in other
-    assert "Note: this method's old tasks change" in other
+    assert "not found" not in other
+    assert "Note: this method's outputs for old tasks drift" in other
 
 
 def exit_code(*arguments: str) -> int:
@@ -111,7 +112,7 @@ def test_from_a_run_to_its_scores(
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert all(name in out for name in ("MSP", "ODIN", "ReAct", "AUC", "FPR95", "AUPR", "TaskDR", "CIL"))
-    assert "left out: fashion-mnist, kmnist, notmnist" in out
+    assert "Data sets not found: fashion-mnist, kmnist, notmnist" in out
     stored = json.loads((tmp_path / "here" / "scores.json").read_text())
     assert stored["best"] in out
     assert stored["scores"]["MSP"]["rejection"]["wanted"] == 0.1

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from clom.cli import main
-from clom.cli.serve import _listen, _say_where
+from clom.cli.serve import _listen, _show_address
 from clom.errors import UserError
 from clom.serve.security import Access
 
@@ -33,13 +33,13 @@ def test_a_taken_port_is_told_at_once(tmp_path: Path) -> None:
         (Access(), "Open http://127.0.0.1:8000 in a browser"),
         (Access("::1"), "Open http://[::1]:8000"),
         (Access(read_only=True), "read-only"),
-        (Access("0.0.0.0"), "teaching needs --token"),
-        (Access("0.0.0.0", "hunter2"), "has to enter the token"),
+        (Access("0.0.0.0"), "it needs --token"),
+        (Access("0.0.0.0", "hunter2"), "Teaching requires the token"),
         (Access("0.0.0.0", "hunter2"), "not encrypted"),
     ],
 )
 def test_says_where_it_is_and_never_the_secret(access: Access, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _say_where(Console(width=200), access, 8000)
+    _show_address(Console(width=200), access, 8000)
     out = capsys.readouterr().out
     assert said in out
     assert "hunter2" not in out

@@ -1,4 +1,4 @@
-"""The command line: one small file per command, each imported when it is called, so that help is instant."""
+"""The command line: one module per command, imported only when that command runs, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from clom.errors import UserError
 from clom.launch import read_launch
 
 COMMANDS = {
-    "learn": "Teach a model the classes of a folder of photos; a new model is made if there is none.",
-    "predict": "Say what is on photos, or that they are like nothing the model knows.",
-    "inspect": "Show what a model knows: tasks, classes, dates, photos seen, capacity.",
-    "verify": "Prove that a model answers as it did, to the last bit.",
-    "forget": "Remove a task from a model; the others do not change by a bit.",
-    "serve": "Open a page in the browser to ask a model and to teach it, and an API for other programs.",
-    "example-photos": "Draw folders of example photos to try the commands above with.",
-    "demo": "Learn embedded digits, task by task, in about two minutes.",
-    "run": "Learn an experiment's tasks one after another and measure after each.",
-    "resume": "Go on with an interrupted run.",
-    "grid": "Do all runs that a file lists; finished ones are skipped.",
+    "learn": "Teach a model the classes in a folder of photos, creating the model if it does not exist.",
+    "predict": "Classify photos, or report them as unknown to the model.",
+    "inspect": "Show a model's tasks, classes, training dates, photo counts and capacity.",
+    "verify": "Verify that a model's outputs for earlier tasks are bit-identical.",
+    "forget": "Remove a task from a model; the other tasks stay bit-identical.",
+    "serve": "Serve a model: a web page for predicting and teaching, and an HTTP API.",
+    "example-photos": "Generate folders of example photos for trying the commands above.",
+    "demo": "Learn the bundled digits task by task, in about two minutes.",
+    "run": "Run an experiment: learn its tasks in sequence and evaluate after each.",
+    "resume": "Resume an interrupted run.",
+    "grid": "Execute all runs listed in a file, skipping finished ones.",
     "record": "Add finished runs to the ledger.",
-    "scores": "Compare OOD scores on a finished run: which tells its tasks and other images apart best.",
-    "report": "Write finished runs as one HTML page.",
+    "scores": "Compare OOD scores on a finished run.",
+    "report": "Write an HTML report of finished runs.",
     "table": "Show one of the paper's tables, filled from the ledger.",
-    "figure": "Draw the paper's figures from the ledger, or pictures of finished runs.",
-    "results": "Write the page of results from the ledger.",
-    "list": "Show experiments, methods, networks, data sets, OOD scores, task predictors and budgets.",
-    "new": "Write a commented starting file for a method, an experiment, a score or a network of your own.",
-    "doctor": "Show what this machine can do and how long each experiment would take.",
-    "export": "Write a model as one ONNX or torch.export file for other programs.",
-    "import-authors": "Turn a checkpoint of the paper's authors into a model file.",
+    "figure": "Draw the paper's figures from the ledger, or figures of finished runs.",
+    "results": "Write the results page from the ledger.",
+    "list": "List experiments, methods, networks, data sets, OOD scores, task predictors and budgets.",
+    "new": "Create a commented template for your own method, experiment, score or network.",
+    "doctor": "Show this machine's hardware and the estimated duration of each experiment.",
+    "export": "Export a model to a single ONNX or torch.export file.",
+    "import-authors": "Convert a checkpoint of the paper's authors to a model file.",
 }
 HELP = """Teach an image classifier new classes without forgetting.
 
-Every command takes --plugin FILE.py or --plugin MODULE, as often as needed: code that brings methods, networks, data
-sets or scores of your own. What installed packages bring is known without it.
+Every command accepts --plugin FILE.py or --plugin MODULE (repeatable) to load your own methods, networks, data sets or
+scores. Plug-ins of installed packages are found automatically.
 """
 IN_SEVERAL_PROCESSES = ("run", "resume")
 EXIT_USAGE = 2
@@ -60,7 +60,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def take_plugins(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The arguments without `--plugin`, which may stand anywhere, and what it names."""
+    """Split off the `--plugin` options, which may appear anywhere: the other arguments and the plug-ins."""
     words = iter(arguments)
     rest: MutableSequence[str] = []  # `list` is a command here
     plugins: MutableSequence[str] = []
@@ -87,14 +87,14 @@ def _load(plugins: Sequence[str]) -> None:
 
 
 def _check_launch(arguments: Sequence[str]) -> None:
-    """Under torchrun every process gets the same command: most would do the same work several times."""
+    """Reject commands that torchrun would only repeat in every process."""
     command = next(iter(arguments), "")
     if read_launch().size > 1 and command in COMMANDS and command not in IN_SEVERAL_PROCESSES:
-        raise UserError(f"'clom {command}' is for one process: start it without torchrun, which is for 'clom run'.")
+        raise UserError(f"'clom {command}' is for one process: start it without torchrun.")
 
 
-def _speaker() -> str:
-    """Of several processes the first speaks for all; the others say who they are."""
+def _prefix() -> str:
+    """Prefix of messages, with the rank for all processes but the first."""
     rank = os.environ.get("RANK") or "0"
     return "clom" if rank == "0" else f"clom, process {rank}"
 
@@ -108,19 +108,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _load(plugins)
         make_app()(words, exit_on_error=False, print_error=False)
     except (UserError, CycloptsError) as problem:
-        print(f"{_speaker()}: {problem}", file=sys.stderr)
+        print(f"{_prefix()}: {problem}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except OSError as problem:
         if isinstance(problem, BrokenPipeError):
-            sys.stderr.close()  # the reader of our output has left; there is nobody to tell
+            sys.stderr.close()  # the reader of our output is gone, so no message can arrive
             sys.exit(0)
         where = f": {problem.filename}" if problem.filename else ""
-        print(f"{_speaker()}: {problem.strerror or problem}{where}", file=sys.stderr)
+        print(f"{_prefix()}: {problem.strerror or problem}{where}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except (MemoryError, RuntimeError) as problem:
         if not isinstance(problem, MemoryError) and "allocate memory" not in str(problem):
             raise
-        print("clom: the memory of this machine does not suffice. A smaller network or batch helps.", file=sys.stderr)
+        print("clom: out of memory. Use a smaller network or batch size.", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         print("\nclom: stopped.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`clom demo`: the main job on embedded data.
+"""`clom demo`: continual learning on bundled data.
 
 Tested by tests/cli/test_report.py.
 """
@@ -22,16 +22,16 @@ def demo_command(
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     device: Device = "auto",
 ) -> None:
-    """Learn scikit-learn's digits as five tasks of two, in about two minutes, without any download.
+    """Learn scikit-learn's digits as five tasks of two classes, in about two minutes, without downloads.
 
     Parameters
     ----------
     seed
-        Decides everything random.
+        Random seed.
     out
         Folder for this run; by default runs/digits-5t-clom-cpu-s<seed>.
     threads
-        Threads to compute with; by default one per core.
+        Number of CPU threads; by default one per core.
     """
     from clom.cli.report import show_written
     from clom.cli.run import show_run
@@ -39,13 +39,13 @@ def demo_command(
 
     console = Console()
     console.print(
-        "Ten digits, two at a time. After each pair the training images are gone; the network keeps what it learned.",
+        "Ten digits, two at a time. After each pair the training images are discarded; the network forgets nothing.",
         highlight=False,
         soft_wrap=True,
     )
     config = resolve("digits-5t", "clom", "cpu", seed)
     folder = out or Path("runs") / config.run_name
     show_run(console, config, folder, None, threads, device=device)
-    from clom.reporting.report.page import write_report  # only now: the picture has loaded most of what it needs
+    from clom.reporting.report.page import write_report  # late: drawing the run has imported most of it already
 
     show_written(console, write_report([folder], folder / "report.html"))

@@ -1,4 +1,4 @@
-"""What a person sees of a long job: a bar in a terminal, a line now and then elsewhere."""
+"""Progress of long jobs: a bar in a terminal, periodic lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEARLY_FULL = 0.98
 
 
 class Display:
-    """Shows task, epoch, loss, accuracy so far and time left. A context manager, so that the bar is always put away."""
+    """Shows task, epoch, loss, accuracy so far and time left. A context manager, so that the bar is always removed."""
 
     def __init__(self, console: Console, n_tasks: int, seconds_between_lines: float = 10.0) -> None:
         self.console = console
@@ -79,15 +79,15 @@ class Display:
         full = [group for group, used in result.capacity.items() if used > _NEARLY_FULL]
         if full and evaluation.n_tasks < n_tasks:
             self.console.print(
-                f"Warning: nearly all units of {', '.join(full)} are taken; later tasks can reuse them but hardly add "
-                "any. A wider network, or a higher sparsity in the method's settings, leaves more room.",
+                f"Warning: nearly all units of {', '.join(full)} are in use; later tasks can reuse them but add few. "
+                "A wider network, or a higher sparsity in the method's settings, leaves more capacity.",
                 highlight=False,
                 soft_wrap=True,
             )
 
 
 class LessonDisplay(Display):
-    """The same for one task that is added to a model."""
+    """Progress of one task that is added to a model."""
 
     def __init__(self, console: Console, name: str) -> None:
         super().__init__(console, n_tasks=1)
@@ -119,10 +119,10 @@ def result_table(result: RunResult) -> Table:
     for name in last.by_calibration:
         table.add_column(cil_label(name), justify="right")
     for task, til in enumerate(last.til_by_task):
-        cil = [f"{100 * way.cil_by_task[task]:.1f}" for way in last.by_calibration.values()]
+        cil = [f"{100 * calibrated.cil_by_task[task]:.1f}" for calibrated in last.by_calibration.values()]
         table.add_row(str(task + 1), _short(result.class_names[task]), f"{100 * til:.1f}", *cil)
     table.add_section()
-    averages = [f"{100 * way.cil:.1f}" for way in last.by_calibration.values()]
+    averages = [f"{100 * calibrated.cil:.1f}" for calibrated in last.by_calibration.values()]
     table.add_row("all", "", f"{100 * last.til:.1f}", *averages, style="bold")
     return table
 
@@ -137,6 +137,6 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f"AUC {100 * summary['auc_maxlogit']:.1f} (max logit), {100 * summary['auc_msp']:.1f} (MSP)",
         f"average incremental accuracy: TIL {100 * summary['average_incremental_til']:.1f}, "
         f"CIL {100 * summary['average_incremental_cil']:.1f}",
-        f"{summary['parameters'] / 1e6:.2f} M parameters, {summary['memory_bytes'] / 1000:.0f} kB of samples kept, "
-        f"{summary['minutes']:.1f} minutes, {summary['peak_memory_gb']:.1f} GB at most",
+        f"{summary['parameters'] / 1e6:.2f} M parameters, {summary['memory_bytes'] / 1000:.0f} kB of stored samples, "
+        f"{summary['minutes']:.1f} minutes, {summary['peak_memory_gb']:.1f} GB peak memory",
     ]

@@ -1,4 +1,4 @@
-"""`clom doctor`: what this machine can do.
+"""`clom doctor`: this machine's hardware and estimated durations.
 
 Tested by tests/cli/test_cli.py.
 """
@@ -14,14 +14,14 @@ from clom.cli.options import Device
 
 
 def doctor_command(*experiments: str, data: Path | None = None, device: Device = "auto") -> None:
-    """Show cores, memory, GPU and data sets found, and how long each experiment would take with CLOM.
+    """Show cores, memory, GPU and available data sets, and the estimated duration of each experiment with CLOM.
 
     Parameters
     ----------
     experiments
-        Names, or paths of YAML files; by default all that have a name.
+        Names or paths of YAML files; by default all built-in and installed experiments.
     data
-        Folder with the data sets; otherwise CLOM_DATA or the download cache.
+        Folder with the data sets; by default CLOM_DATA or the download cache.
     """
     from clom import machine
     from clom.cli.display import duration
@@ -42,15 +42,14 @@ def doctor_command(*experiments: str, data: Path | None = None, device: Device =
         soft_wrap=True,
     )
     places = ", ".join(str(place) for place in catalog.search_path(data))
-    console.print(f"Data sets are looked for in: {places}", highlight=False, soft_wrap=True)
+    console.print(f"Data set search path: {places}", highlight=False, soft_wrap=True)
     table = Table("experiment", "data", *(f"budget {budget}" for budget in BUDGETS))
     table.caption = (
-        f"About, on {chosen} at the present load: a few real steps of CLOM were timed for each network, the rest is "
-        "counted."
+        f"Estimates for {chosen} at the current load, extrapolated from a few timed CLOM training steps per network."
     )
     gpu = chosen.type != "cpu"
     if not gpu:
-        table.caption += " There is no GPU here: the budget paper is given in multiply-adds as well."
+        table.caption += " No GPU found: the paper budget is also given in multiply-adds."
     timed: dict[str, Rates] = {}
     for name in experiments or experiment_names():
         times = []

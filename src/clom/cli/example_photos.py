@@ -1,4 +1,4 @@
-"""`clom example-photos`: pictures to try the photo commands with.
+"""`clom example-photos`: images for trying the photo commands.
 
 Tested by tests/cli/test_photos.py.
 """
@@ -22,16 +22,16 @@ def example_photos_command(
     per_class: Annotated[int, Parameter(validator=Number(gte=5))] = 20,
     seed: int = 0,
 ) -> None:
-    """Draw folders of example photos: two to learn, one with new photos of the same classes, one with something else.
+    """Generate folders of example photos: two to learn, one of new photos of the same classes, one of unknown classes.
 
     Parameters
     ----------
     folder
-        Where to put them; it is made, and must be empty if it is there.
+        The output folder, which must be new or empty.
     per_class
-        How many photos to draw of each class.
+        Photos per class.
     seed
-        Decides what they look like.
+        Random seed.
     """
     from clom.data.example_photos import TASKS, write_example_photos
 
@@ -39,9 +39,9 @@ def example_photos_command(
         raise UserError(f"{folder} is not an empty folder. Choose a new one for the example photos.")
     photos = write_example_photos(folder, per_class, seed=seed)
     console = Console()
-    say(console, f"Drew {len(photos)} photos:")
+    say(console, f"Generated {len(photos)} photos:")
     for task, classes in TASKS.items():
         say(console, f"  {folder / task}: {', '.join(classes)}")
     say(console, f"  {folder / 'new'}: other photos of the same classes")
-    say(console, f"  {folder / 'other'}: something else")
+    say(console, f"  {folder / 'other'}: photos of unknown classes")
     say(console, f"Next: clom learn my.model {folder / 'shapes'}")

@@ -1,4 +1,4 @@
-"""`clom export`: a model as one graph for other programs."""
+"""`clom export`: a model as an ONNX or torch.export graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import Console
 
 
 def export_command(model: Path, out: Path, *, task: str | None = None) -> None:
-    """Write a model as one file that needs nothing of this program: images in, class scores and unknown score out.
+    """Export a model to a file that runs without clom: images in, class scores and an OOD score out.
 
     Parameters
     ----------
@@ -17,14 +17,14 @@ def export_command(model: Path, out: Path, *, task: str | None = None) -> None:
     out
         The file to write: .onnx for onnxruntime, .pt2 for torch.export.load.
     task
-        Name of the only task to write; by default all of them, side by side.
+        Export only this task; by default all of them.
     """
     from clom.export.onnx import check_target, export_model
     from clom.storage.model_file import load_model
 
     check_target(out)
     console = Console()
-    with console.status("Writing and checking the graph, which takes some seconds ..."):
+    with console.status("Exporting and checking the graph; this takes a few seconds ..."):
         done = export_model(out, load_model(model), task)
     console.print(
         f"{done.path}: {len(done.class_names)} classes, {done.n_bytes / 1e6:.2f} MB; its scores differ from the "
@@ -34,7 +34,7 @@ def export_command(model: Path, out: Path, *, task: str | None = None) -> None:
         soft_wrap=True,
     )
     console.print(
-        "Input 'images': bytes [n, channels, height, width]. Outputs 'scores' [n, classes] and 'belonging' [n]; class "
+        "Input 'images': uint8 [n, channels, height, width]. Outputs 'scores' [n, classes] and 'belonging' [n]; class "
         "names, tasks and thresholds are in the file's metadata.",
         highlight=False,
         markup=False,

@@ -1,4 +1,4 @@
-"""`clom figure`: the paper's figures from the ledger, and pictures of finished runs.
+"""`clom figure`: the paper's figures from the ledger, and figures of finished runs.
 
 Tested by tests/reporting/figures/test_across_runs.py.
 """
@@ -26,8 +26,8 @@ def figure_command(
     experiment: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     data: Path | None = None,
 ) -> None:
-    """Draw a figure as SVG and PNG: of the ledger (forgetting, til-curves, cil-curves), of finished runs (capacity,
-    auc-grid, scores) or of an image (augmentations).
+    """Draw a figure as SVG and PNG: from the ledger (forgetting, til-curves, cil-curves), from finished runs (capacity,
+    auc-grid, scores) or from an image (augmentations).
 
     Parameters
     ----------
@@ -36,15 +36,15 @@ def figure_command(
     runs
         Folders of finished runs, for capacity, auc-grid and scores.
     out
-        Folder for the pictures.
+        Output folder.
     ledger
-        The ledger's file.
+        The ledger file.
     budget
-        smoke, cpu or paper: only runs of this budget count.
+        Use only runs with this budget: smoke, cpu or paper.
     experiment
-        Only this experiment; may be repeated. For augmentations: whose first test image to show.
+        Only this experiment (repeatable). For augmentations: the experiment whose first test image is shown.
     data
-        Folder with the data sets; otherwise CLOM_DATA or the download cache.
+        Folder with the data sets; by default CLOM_DATA or the download cache.
     """
     from clom.experiments.ledger import read
     from clom.reporting.figures.across_runs import draw_from_ledger

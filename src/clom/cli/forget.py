@@ -13,14 +13,14 @@ from clom.cli.learn import say
 
 
 def forget_command(model: Path, task: str) -> None:
-    """Remove a task from a model and free its units; the other tasks do not change by a bit.
+    """Remove a task from a model and free its units; the other tasks stay bit-identical.
 
     Parameters
     ----------
     model
         The model file.
     task
-        Its name; `clom inspect` shows all.
+        The task's name; `clom inspect` lists them.
     """
     from clom import machine
     from clom.photos.forget import forget
@@ -31,6 +31,6 @@ def forget_command(model: Path, task: str) -> None:
     say(console, f"Forgot '{gone.task}': {', '.join(gone.class_names)}.")
     freed = ", ".join(f"{group} {share:.0%}" for group, share in gone.freed.items())
     if freed:
-        say(console, f"Units that are free again: {freed}.")
+        say(console, f"Freed units: {freed}.")
     if gone.stays:
         say(console, gone.stays)

@@ -1,4 +1,4 @@
-"""`clom grid`: a list of runs, one after another or several at once.
+"""`clom grid`: a list of runs, executed in sequence or in parallel.
 
 Tested by tests/experiments/test_grid.py.
 """
@@ -35,7 +35,7 @@ def grid_command(
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
-    """Do all runs that a file lists. Finished ones are skipped, so the same command goes on after an interruption.
+    """Execute all runs listed in a file, skipping finished ones; repeat the command to continue after an interruption.
 
     Parameters
     ----------
@@ -44,17 +44,17 @@ def grid_command(
     out
         Folder for the runs.
     data
-        Folder with the data sets; otherwise CLOM_DATA or the download cache.
+        Folder with the data sets; by default CLOM_DATA or the download cache.
     ledger
-        File to which every finished run is added, for example results/ledger.jsonl.
+        Ledger file to add every finished run to, for example results/ledger.jsonl.
     jobs
-        Runs at the same time.
+        Number of parallel runs.
     threads
-        Threads of each run; by default its share of the cores.
+        CPU threads per run; by default the cores divided by the jobs.
     cluster
-        Hand the open runs to SLURM through the package submitit, or to submitit's local executor.
+        Submit the unfinished runs to SLURM with submitit, or to submitit's local executor.
     dry_run
-        Only show the list.
+        Only list the runs.
     """
     from clom.experiments.grid import cells, read_grid
 
@@ -76,7 +76,7 @@ def grid_command(
     for cell in failed:
         console.print(f"failed: {cell.name}: {cell.failure}", highlight=False, soft_wrap=True)
     if failed:
-        raise UserError(f"{len(failed)} of {len(todo)} runs failed. The same command tries them again.")
+        raise UserError(f"{len(failed)} of {len(todo)} runs failed. Repeat the command to retry them.")
 
 
 def _work(
@@ -131,7 +131,7 @@ def _submit(
     device: str,
     precision: str,
 ) -> None:
-    """One job per run; the ledger is filled by calling the command again when they are done."""
+    """Submit one job per run; repeat the command after they finish to fill the ledger."""
     require("slurm", "--cluster")
     from submitit import AutoExecutor
 

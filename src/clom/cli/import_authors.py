@@ -13,25 +13,25 @@ from rich.console import Console
 def import_authors_command(
     file: Path, *, out: Path | None = None, masks: Path | None = None, calibration: Path | None = None
 ) -> None:
-    """Turn a checkpoint in the layout of the paper's authors into a model file of ours.
+    """Convert a checkpoint in the format of the paper's authors to a model file.
 
     Parameters
     ----------
     file
         Their weights, usually called last.model (AlexNet-like or ResNet-18).
     out
-        The model file to write; by default the same name, ending in .safetensors.
+        The model file to write; by default the same name with the suffix .safetensors.
     masks
-        Their cumulated gates; by default the file called masks beside the weights, if there is one.
+        Their cumulative masks; by default the file `masks` next to the weights, if it exists.
     calibration
-        Their scales and shifts; by default the file called calibration beside the weights, if there is one.
+        Their scales and shifts; by default the file `calibration` next to the weights, if it exists.
     """
     from clom.storage.authors import read_authors
     from clom.storage.model_file import save_model
 
     def companion(given: Path | None, name: str) -> Path | None:
-        beside = file.parent / name
-        return given or (beside if beside.is_file() else None)
+        sibling = file.parent / name
+        return given or (sibling if sibling.is_file() else None)
 
     method = read_authors(file, companion(masks, "masks"), companion(calibration, "calibration")).method
     target = out or file.with_suffix(".safetensors")

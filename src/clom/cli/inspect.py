@@ -1,4 +1,4 @@
-"""`clom inspect`: what a model knows.
+"""`clom inspect`: the contents of a model file.
 
 Tested by tests/cli/test_photos.py.
 """
@@ -16,14 +16,14 @@ from clom.cli.learn import say
 
 
 def inspect_command(model: Path, *, json: bool = False) -> None:
-    """Show what a model knows: tasks, classes, dates, photos seen, capacity.
+    """Show a model's tasks, classes, training dates, photo counts and capacity.
 
     Parameters
     ----------
     model
         The model file.
     json
-        Print everything as JSON instead.
+        Print the full result as JSON instead.
     """
     from clom.storage.describe import describe
 
@@ -37,7 +37,7 @@ def inspect_command(model: Path, *, json: bool = False) -> None:
         console,
         f"{model}: {about['method']} on {about['backbone']}, images of {width} x {height}, seed {about['seed']}; "
         f"{about['bytes'] / 1e6:.1f} MB, {about['parameters'] / 1e6:.2f} M parameters, "
-        f"{about['memory_bytes'] / 1000:.0f} kB of samples kept",
+        f"{about['memory_bytes'] / 1000:.0f} kB of stored samples",
     )
     if not about["tasks"]:
         say(console, f"It has learned nothing yet: clom learn {model} FOLDER")
@@ -50,7 +50,7 @@ def inspect_command(model: Path, *, json: bool = False) -> None:
 
 def _table(about: dict[str, Any]) -> Table:
     table = Table()
-    for column in ("task", "learned (UTC)", "classes (photos learned from + held out)", "accuracy", "fingerprint"):
+    for column in ("task", "learned (UTC)", "classes (training + validation photos)", "accuracy", "fingerprint"):
         table.add_column(column, justify="right" if column == "accuracy" else "left", overflow="fold")
     for task in about["tasks"]:
         if "learned" not in task:

@@ -1,4 +1,4 @@
-"""`clom learn`: teach a model a folder of photos.
+"""`clom learn`: teach a model the classes in a folder of photos.
 
 Tested by tests/cli/test_photos.py.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clom.data.folders import Skipped
     from clom.photos.teach import Lesson, LessonPlan
 
-_POOR = 0.7  # a validation accuracy below which advice is due
+_POOR = 0.7  # validation accuracy below which advice is printed
 _MOST_LISTED = 20
 
 
@@ -35,26 +35,26 @@ def learn_command(
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     device: Device = "auto",
 ) -> None:
-    """Teach a model the classes of a folder, as one new task. What it knew before stays as it is, to the last bit.
+    """Teach a model the classes in a folder as one new task. Its outputs for earlier tasks stay bit-identical.
 
-    The photos are not needed again. The model file is replaced at the very end, in one piece: stopping is always safe.
+    The photos are not needed afterwards. The model file is replaced atomically at the end, so interrupting is safe.
 
     Parameters
     ----------
     model
-        The model file; it is made if it is not there.
+        The model file; created if it does not exist.
     folder
-        A folder with one folder of photos for each class, at least five photos in each.
+        A folder with one subfolder per class, each with at least five photos.
     name
-        What to call the task; by default the folder's name.
+        Name of the task; by default the folder's name.
     method
         For a new model: clom (the default), ncm (nearest class mean) or slda (streaming discriminant analysis).
     backbone
-        For a new model: efficientnet-lite0 (pretrained, the default) or resnet-18 (learns from your photos alone).
+        For a new model: efficientnet-lite0 (pretrained, the default) or resnet-18 (trained from scratch).
     seed
-        For a new model: decides everything random; 0 by default.
+        For a new model: random seed, 0 by default.
     threads
-        Threads to compute with; by default one per core.
+        Number of CPU threads; by default one per core.
     """
     from clom import machine
     from clom.cli.display import LessonDisplay
@@ -91,7 +91,7 @@ def learn_command(
 
 
 class _Reading:
-    """Tells now and then how many files were read, if there are many."""
+    """Shows how many files have been read so far."""
 
     def __init__(self, console: Console, pause: float = 2.0) -> None:
         self._console, self._pause, self._last = console, pause, time.monotonic()
@@ -115,14 +115,14 @@ def _show_plan(console: Console, model: Path, plan: LessonPlan) -> None:
     say(
         console,
         f"'{plan.task}': {len(plan.class_names)} classes, {plan.n_train + plan.n_validation} photos; "
-        f"{plan.n_train} to learn from, {plan.n_validation} held out to check it.",
+        f"{plan.n_train} for training, {plan.n_validation} held out for validation.",
     )
     show_skipped(console, plan.skipped)
-    say(console, f"Until it is learned, {model} stays as it is.")
+    say(console, f"{model} stays unchanged until training is complete.")
 
 
 def show_skipped(console: Console, skipped: Sequence[Skipped]) -> None:
-    """What gave no picture, and why."""
+    """List the files that could not be read, with the reasons."""
     from clom.data.folders import readable
 
     if not skipped:
@@ -139,29 +139,29 @@ def show_lesson(console: Console, model: Path, lesson: Lesson) -> None:
 
     record = lesson.record
     say(console, f"Learned '{lesson.task}' in {duration(lesson.seconds)}: {', '.join(lesson.class_names)}.")
-    all_classes = f"; {lesson.accuracy_among_all:.1%} with all {lesson.n_classes} classes of the model to choose from"
+    all_classes = f"; {lesson.accuracy_among_all:.1%} among all {lesson.n_classes} classes of the model"
     say(
         console,
-        f"Validation accuracy {record.accuracy:.1%} of {sum(record.validation_images)} held-out photos"
+        f"Validation accuracy {record.accuracy:.1%} on {sum(record.validation_images)} held-out photos"
         f"{all_classes if lesson.n_tasks > 1 else ''}.",
     )
     if record.accuracy < _POOR:
-        say(console, "That is not much. More photos of each class help most; so does removing wrongly sorted ones.")
+        say(console, "This is low. Add more photos per class, and remove mislabelled ones.")
     if lesson.capacity:
         used = ", ".join(f"{group} {share:.0%}" for group, share in lesson.capacity.items())
         say(console, f"Capacity in use after {lesson.n_tasks} tasks: {used}.")
     if lesson.full:
         say(
             console,
-            f"Nearly full: {', '.join(lesson.full)}. Further tasks reuse what is there and add little; `clom forget` "
-            "frees the units of a task that is not needed any more.",
+            f"Nearly full: {', '.join(lesson.full)}. Further tasks reuse existing units and can add few; `clom forget` "
+            "frees the units of a task that is no longer needed.",
         )
     say(console, "Next:")
-    say(console, f"  clom predict {model} PHOTO ...    what is on other photos")
-    say(console, f"  clom learn {model} FOLDER         more classes; the photos of these are not needed again")
-    say(console, f"  clom inspect {model}              what it knows")
+    say(console, f"  clom predict {model} PHOTO ...    classify other photos")
+    say(console, f"  clom learn {model} FOLDER         add more classes; these photos are not needed again")
+    say(console, f"  clom inspect {model}              show its tasks and classes")
 
 
 def say(console: Console, text: str) -> None:
-    """A line as it is: no markup, no colours of numbers, no breaks."""
+    """Print a line verbatim: no markup, no highlighting, no wrapping."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`clom list`: what there is.
+"""`clom list`: available experiments, methods and other components.
 
 Tested by tests/cli/test_cli.py.
 """
@@ -21,14 +21,14 @@ What = Literal["all", "experiments", "methods", "networks", "datasets", "scores"
 
 
 def list_command(what: What = "all", /) -> None:
-    """Show what can be named: experiments, methods, networks, data sets, OOD scores, task predictors and budgets.
+    """List available experiments, methods, networks, data sets, OOD scores, task predictors and budgets.
 
-    What plug-ins and installed packages bring is shown with where it comes from.
+    Entries of plug-ins and installed packages are shown with their origin.
 
     Parameters
     ----------
     what
-        Only one of these lists.
+        Show only this list.
     """
     tables = {
         "experiments": _experiments,
@@ -52,10 +52,10 @@ def _experiments() -> Table:
             found = read_experiment(name)
             rows.append((name, found.title))
             origins.append(found.origin)
-        except UserError as problem:  # of a package that is installed, but broken
+        except UserError as problem:  # a broken installed package
             rows.append((name, str(problem)))
             origins.append("an installed package")
-    return _table(["experiment", "what is learned"], rows, origins)
+    return _table(["experiment", "description"], rows, origins)
 
 
 def _methods() -> Table:
@@ -69,9 +69,9 @@ def _methods() -> Table:
             rows.append(
                 (name, info.title, info.keeps, _printed(paper_experiments(info.short)) if name in BUILT_IN else "-")
             )
-        except UserError as problem:  # of a package that is installed, but broken
+        except UserError as problem:  # a broken installed package
             rows.append((name, str(problem), "-", "-"))
-    return _with_origin(METHODS, ["method", "what it is", "kept between tasks", "numbers in the paper"], rows)
+    return _with_origin(METHODS, ["method", "description", "stored between tasks", "numbers in the paper"], rows)
 
 
 def _networks() -> Table:
@@ -103,15 +103,15 @@ def _described(registry: Registry[Any], heading: str) -> Table:
     for name in registry.names():
         try:
             rows.append((name, registry.description(name)))
-        except UserError as problem:  # of a package that is installed, but broken
+        except UserError as problem:  # a broken installed package
             rows.append((name, str(problem)))
-    return _with_origin(registry, [heading, "what it is"], rows)
+    return _with_origin(registry, [heading, "description"], rows)
 
 
 def _budgets() -> Table:
     from clom.experiments.catalogue import BUDGETS
 
-    table = Table("budget", "how much work")
+    table = Table("budget", "description")
     for budget, text in BUDGETS.items():
         table.add_row(budget, text)
     return table
@@ -122,7 +122,7 @@ def _with_origin(registry: Registry[Any], columns: list[str], rows: Sequence[tup
 
 
 def _table(columns: list[str], rows: Sequence[tuple[str, ...]], origins: Sequence[str]) -> Table:
-    """Where each comes from, as soon as one of them is not built in."""
+    """A table with an origin column unless everything is built in."""
     from clom.plugins import BUILT_IN
 
     if all(origin == BUILT_IN for origin in origins):

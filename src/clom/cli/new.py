@@ -1,4 +1,4 @@
-"""`clom new`: a commented starting file for something of one's own."""
+"""`clom new`: commented templates for user-defined components."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ NEXT = {
     "score": ["python {file}", "clom scores RUN --score {file}:{class_name}"],
     "network": ["python {file}", "clom run digits-5t --budget smoke --plugin {file} --set net.kind={name}"],
 }
-"""What to type next: the check, where there is one, then how to use it."""
+"""Commands to run next: the check, if there is one, then an example of use."""
 
 
 def new_command(kind: Kind, name: str, /, *, out: Path | None = None) -> None:
-    """Write a commented starting file for a method, an experiment, a score or a network of your own.
+    """Create a commented template for your own method, experiment, score or network.
 
-    The file works as it is: change it step by step, and check it whenever you like.
+    The file works unchanged: adapt it step by step and re-run its check as you go.
 
     Parameters
     ----------
     kind
-        What it is to be: method, experiment, score or network.
+        method, experiment, score or network.
     name
         Its name, for example my-method: lower-case letters, digits, dashes and underscores.
     out
-        The file to write, by default called after the name, in this folder.
+        The file to write; by default named after `name`, in the current folder.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*", name):
         raise UserError(
-            f"'{shorten(name)}' is no name: use lower-case letters, digits, dashes and underscores, such as my-{kind}."
+            f"'{shorten(name)}' is not a valid name: use lower-case letters, digits, dashes and underscores, "
+            f"such as my-{kind}."
         )
     ending = ".yaml" if kind == "experiment" else ".py"
     path = out or Path((name if kind == "experiment" else name.replace("-", "_")) + ending)
@@ -47,19 +48,19 @@ def new_command(kind: Kind, name: str, /, *, out: Path | None = None) -> None:
     class_name = "".join(part.capitalize() for part in re.split("[_-]", name))
     write_new(path, template(kind, ending, name, class_name, path))
     console = Console()
-    console.print(f"Wrote {path}. It works as it is:", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Wrote {path}. It works unchanged:", highlight=False, soft_wrap=True, markup=False)
     for command in NEXT[kind]:
         text = "    " + command.format(file=shlex.quote(str(path)), name=name, class_name=class_name)
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def template(kind: Kind, ending: str, name: str, class_name: str, path: Path) -> str:
-    """The starting file of a kind, with its own names instead of those of the example."""
+    """The template of a kind, with its placeholder names replaced."""
     text = (resources.files("clom.cli") / "templates" / f"{kind}{ending}").read_text(encoding="utf-8")
     for placeholder, value in {
         f"my_{kind}{ending}": path.name,
         f"my-{kind}{ending}": path.name,
-        f"my-{kind}": path.stem if kind == "experiment" else name,  # an experiment is called after its file
+        f"my-{kind}": path.stem if kind == "experiment" else name,  # an experiment is named after its file
         f"My{kind.capitalize()}": class_name,
     }.items():
         text = text.replace(placeholder, value)
@@ -67,11 +68,11 @@ def template(kind: Kind, ending: str, name: str, class_name: str, path: Path) ->
 
 
 def write_new(path: Path, text: str) -> None:
-    """A file that was there is somebody's work: it is never overwritten."""
+    """Write a new file; never overwrite an existing one."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UserError(f"{path} exists already and is left as it is. Choose another name, or --out FILE.") from None
+        raise UserError(f"{path} already exists and was not changed. Choose another name, or use --out FILE.") from None
     except FileNotFoundError:
-        raise UserError(f"There is no folder {path.parent} to write {path.name} into.") from None
+        raise UserError(f"Cannot write {path.name}: there is no folder {path.parent}.") from None

@@ -1,4 +1,4 @@
-"""`clom predict`: what is on photos.
+"""`clom predict`: classify photos.
 
 Tested by tests/cli/test_photos.py.
 """
@@ -42,47 +42,47 @@ def predict_command(
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     device: Device = "auto",
 ) -> None:
-    """Say what is on photos, or that they are like nothing the model knows.
+    """Classify photos, or report them as unknown to the model.
 
     Parameters
     ----------
     model
-        The model file. Left out with --url.
+        The model file. Omit it with --url.
     images
-        Photos, folders of photos, or patterns such as 'holiday/*.jpg'.
+        Photos, folders of photos, or glob patterns such as 'holiday/*.jpg'.
     url
-        Ask a server of `clom serve` instead of a file, such as http://127.0.0.1:8000
+        Use a running `clom serve` instead of a model file, for example http://127.0.0.1:8000
     task
-        Choose among the classes of this task only.
+        Predict only among the classes of this task.
     top
-        How many of the likeliest classes to name.
+        Number of most likely classes to show.
     false_rejection
-        Which share of photos of known classes may be taken for unknown; more of them means fewer unknown ones slip in.
+        Accepted fraction of known photos rejected as unknown; a higher value rejects more unknown photos too.
     json
-        Print everything as JSON instead.
+        Print the full result as JSON instead.
     csv
-        Also write everything to this file as a table.
+        Also write the predictions to this CSV file.
     threads
-        Threads to compute with; by default one per core.
+        Number of CPU threads; by default one per core.
     """
     from clom.data.finding import find_files
 
     source = _Model(model, threads, device) if url is None else _Server(url)
     images = images if url is None else (str(model), *images)
     if not images:
-        raise UserError("Which photos? Name some after the model: clom predict MODEL PHOTO ...")
+        raise UserError("No photos given. Name them after the model: clom predict MODEL PHOTO ...")
     files, skipped = find_files(images)
     console, notes = Console(), Console(stderr=True)
     answered: Answered = []
-    for part in source.answers(files, skipped, task, top, false_rejection):
-        answered += part
+    for batch in source.answers(files, skipped, task, top, false_rejection):
+        answered += batch
         if not json:
-            _show_answers(console, part, files)
+            _show_answers(console, batch, files)
     if json:
         print(_as_json(url or str(model), answered, skipped, false_rejection))
     show_skipped(notes, skipped)
     if not answered:
-        raise UserError(f"None of {len(skipped)} files could be read as a picture.")
+        raise UserError(f"None of {len(skipped)} files could be read as an image.")
     if csv is not None:
         _write_csv(csv, answered, skipped, top)
     if not json:
@@ -90,7 +90,7 @@ def predict_command(
 
 
 class _Model:
-    """A file that answers."""
+    """Predictions of a model file."""
 
     def __init__(self, path: Path, threads: int | None, device: str) -> None:
         from clom import machine
@@ -109,7 +109,7 @@ class _Model:
 
 
 class _Server:
-    """Somebody else's."""
+    """Predictions of a `clom serve` server."""
 
     def __init__(self, url: str) -> None:
         from clom.serve.client import Client
@@ -131,7 +131,7 @@ def _answers(
     top: int,
     false_rejection: float,
 ) -> Iterator[Answered]:
-    """Answers in portions; files that cannot be read go to `skipped`."""
+    """Yield predictions in batches; unreadable files are appended to `skipped`."""
     import torch
 
     from clom.data.folders import Skipped, read_picture
@@ -149,11 +149,11 @@ def _answers(
             yield list(zip(readable, answers, strict=True))
 
 
-def _show_answers(console: Console, part: Answered, files: Sequence[Path]) -> None:
+def _show_answers(console: Console, batch: Answered, files: Sequence[Path]) -> None:
     from clom.data.folders import readable
 
     width = min(60, max(len(readable(str(path))) for path in files))
-    for path, answer in part:
+    for path, answer in batch:
         best, *others = answer.guesses
         likely = [f"{guess.class_name} {guess.confidence:.0%}" for guess in answer.guesses]
         if answer.unknown:
@@ -165,20 +165,20 @@ def _show_answers(console: Console, part: Answered, files: Sequence[Path]) -> No
 
 
 def _show_summary(console: Console, classes: set[str], answered: Answered) -> None:
-    """How many were unknown, and how many right where the folder's name tells what is on them."""
+    """Count unknown photos, and correct ones among those in folders named after a class."""
     from clom.data.folders import readable
 
     n_unknown = sum(answer.unknown for _, answer in answered)
     say(console, f"{len(answered)} {'photo' if len(answered) == 1 else 'photos'}, {n_unknown} unknown.")
-    told = [(readable(path.resolve().parent.name), answer) for path, answer in answered]
-    told = [(name, answer) for name, answer in told if name in classes]
-    if told:
-        right = sum(not answer.unknown and answer.best.class_name == name for name, answer in told)
-        lost = sum(answer.unknown for _, answer in told)
+    labelled = [(readable(path.resolve().parent.name), answer) for path, answer in answered]
+    labelled = [(name, answer) for name, answer in labelled if name in classes]
+    if labelled:
+        correct = sum(not answer.unknown and answer.best.class_name == name for name, answer in labelled)
+        rejected = sum(answer.unknown for _, answer in labelled)
         say(
             console,
-            f"{len(told)} lie in folders named after a class: {right / len(told):.1%} of these are right, "
-            f"{lost / len(told):.1%} taken for unknown.",
+            f"{len(labelled)} are in folders named after a class: {correct / len(labelled):.1%} of these are correct, "
+            f"{rejected / len(labelled):.1%} rejected as unknown.",
         )
 
 
@@ -193,7 +193,7 @@ def _as_json(model: str, answered: Answered, skipped: Sequence[Skipped], false_r
 
 
 def _write_csv(target: Path, answered: Answered, skipped: Sequence[Skipped], top: int) -> None:
-    """One line for each file: the answer, what it rests on, then the guesses; or why there is none."""
+    """Write one row per file: the prediction, its familiarity and the top classes, or why it was skipped."""
     from clom.data.folders import readable
     from clom.files import write_atomically
 

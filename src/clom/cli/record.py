@@ -1,4 +1,4 @@
-"""`clom record`: finished runs into the ledger.
+"""`clom record`: add finished runs to the ledger.
 
 Tested by tests/experiments/test_earlier_run.py.
 """
@@ -18,18 +18,18 @@ def record_command(
     data: Path | None = None,
     ledger: Path = Path("results/ledger.jsonl"),
 ) -> None:
-    """Add finished runs to the ledger; a run that is there already is replaced.
+    """Add finished runs to the ledger, replacing existing rows of the same runs.
 
     Parameters
     ----------
     run
-        A run's folder; more may follow.
+        Folder of a finished run; more may follow.
     memory
-        Also what the runs give with this many stored samples per class (may be repeated). Nothing is learned again.
+        Also record the results with this many stored samples per class (repeatable). Nothing is retrained.
     data
-        Folder with the data sets, for `--memory`; otherwise CLOM_DATA or the download cache.
+        Folder with the data sets, for `--memory`; by default CLOM_DATA or the download cache.
     ledger
-        The ledger's file.
+        The ledger file.
     """
     from clom.experiments.ledger import Row, add, read
 
@@ -40,4 +40,4 @@ def record_command(
 
         rows += [row for folder in folders for row in with_fewer_samples(folder, memory, data)]
     add(ledger, rows)
-    Console().print(f"{ledger} holds {len(read(ledger))} runs.", highlight=False, soft_wrap=True)
+    Console().print(f"{ledger} contains {len(read(ledger))} runs.", highlight=False, soft_wrap=True)

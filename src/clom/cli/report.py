@@ -1,4 +1,4 @@
-"""`clom report`: finished runs as a page to read."""
+"""`clom report`: an HTML report of finished runs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def report_command(
     data: Path | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> None:
-    """Write finished runs as one HTML page that needs no net and no other file.
+    """Write a self-contained HTML report of finished runs.
 
     Parameters
     ----------
     run
-        Folder of a finished run; more may follow, and are compared.
+        Folder of a finished run; several runs are compared.
     out
-        The page; by default report.html in the run's folder, or here if there are several runs.
+        The HTML file; by default report.html in the run's folder, or in the current folder for several runs.
     data
-        Folder with the data sets, for the example images; otherwise CLOM_DATA or the download cache.
+        Folder with the data sets, for the example images; by default CLOM_DATA or the download cache.
     threads
-        Threads to compute with; by default one per core.
+        Number of CPU threads; by default one per core.
     """
     from clom import machine
     from clom.reporting.report.page import write_report
@@ -46,8 +46,8 @@ def show_written(console: Console, written: Written) -> None:
     console.print(f"Report: {written.path} ({written.n_bytes / 1000:.0f} kB)", highlight=False, soft_wrap=True)
     if written.without_images:
         console.print(
-            f"It shows no example images of {', '.join(written.without_images)}: the data are not on this machine. "
-            "--data names their folder.",
+            f"The report has no example images of {', '.join(written.without_images)}: the data set was not found. "
+            "Use --data to name its folder.",
             highlight=False,
             soft_wrap=True,
         )

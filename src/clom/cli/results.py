@@ -1,4 +1,4 @@
-"""`clom results`: the page of results from the ledger.
+"""`clom results`: the results page, written from the ledger.
 
 Tested by tests/reporting/test_results_page.py.
 """
@@ -16,16 +16,16 @@ def results_command(
     out: Path = Path("results/README.md"),
     readme: Path = Path("README.md"),
 ) -> None:
-    """Write the page of results from the ledger, and a short table into the README between its markers.
+    """Write the results page from the ledger, and a short table into the README between its markers.
 
     Parameters
     ----------
     ledger
-        The ledger's file.
+        The ledger file.
     out
-        The page.
+        The results page.
     readme
-        A file with the lines <!-- results:begin --> and <!-- results:end -->; left alone if it has neither.
+        A file with the lines <!-- results:begin --> and <!-- results:end -->; not changed if it has neither.
     """
     from clom.experiments.ledger import read
     from clom.reporting.paper.tables import check_rows

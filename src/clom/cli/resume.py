@@ -1,4 +1,4 @@
-"""`clom resume`: the rest of an interrupted run.
+"""`clom resume`: continue an interrupted run.
 
 Tested by tests/cli/test_cli.py.
 """
@@ -24,18 +24,18 @@ def resume_command(
     device: Device | None = None,
     precision: Precision | None = None,
 ) -> None:
-    """Go on with an interrupted run where it was; on the same machine the result is that of an unbroken run.
+    """Resume an interrupted run; on the same machine the result equals that of an uninterrupted run.
 
     Parameters
     ----------
     run
-        The folder that `clom run` made.
+        The run folder written by `clom run`.
     data
-        Folder with the data sets; by default the one the run was begun with.
+        Folder with the data sets; by default the one the run was started with.
     threads
-        Threads to compute with; by default as many as before, because the last bits depend on it.
+        Number of CPU threads; by default as before, because bit-identical results depend on it.
     checkpoint_every
-        Seconds between two checkpoints within a task, by default 10.
+        Seconds between checkpoints within a task; by default 10.
     """
     from clom.cli.run import show_run
     from clom.experiments.provenance import recorded

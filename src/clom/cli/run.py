@@ -39,37 +39,37 @@ def run_command(
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
-    """Learn an experiment's tasks one after another and measure after each.
+    """Run an experiment: learn its tasks in sequence and evaluate after each.
 
-    Everything the run leaves is in one folder. The same command again continues an interrupted run, within a task too;
-    so does `clom resume` with the folder.
+    All output goes to one folder. Repeating the command, or `clom resume` with the folder, continues an interrupted
+    run, even within a task.
 
     Parameters
     ----------
     experiment
-        For example mnist-5t; `clom list` shows all. One of your own: the path of its YAML file.
+        For example mnist-5t; `clom list` shows all. For your own, the path of its YAML file.
     method
-        For example clom, hat; `clom list methods` shows all. One of your own: my_file.py:Mine, package.module:Mine.
+        For example clom, hat; `clom list methods` shows all. For your own, my_file.py:Mine or package.module:Mine.
     budget
-        smoke (seconds), cpu (minutes) or paper (the paper's own numbers).
+        smoke (seconds), cpu (minutes) or paper (the paper's settings).
     seed
-        Decides everything random.
+        Random seed.
     data
-        Folder with the data sets; otherwise CLOM_DATA or the download cache.
+        Folder with the data sets; by default CLOM_DATA or the download cache.
     out
         Folder for this run; by default runs/<experiment>-<method>-<budget>-s<seed>.
     recipe
-        YAML file with the method's settings: a plain tree, or by experiment and budget as the built-in recipes.
+        YAML file with the method's settings: plain, or by experiment and budget as in the built-in recipes.
     config
         YAML file with settings, as `clom run` writes them under `settings`.
     set
-        One setting, for example --set learning.plan.epochs=10; may be repeated.
+        Override one setting, for example --set learning.plan.epochs=10 (repeatable).
     threads
-        Threads to compute with; by default one per core.
+        Number of CPU threads; by default one per core.
     deterministic
-        Refuse any operation whose result may differ between two executions on this machine.
+        Use deterministic algorithms only; fail where PyTorch has none.
     checkpoint_every
-        Seconds between two checkpoints within a task, by default 10: what a crash costs at most.
+        Seconds between checkpoints within a task; by default 10.
     """
     from clom.experiments.config import parse_overrides, read_settings_file, resolve
     from clom.experiments.defaults import read_recipe_file
@@ -79,8 +79,8 @@ def run_command(
     overrides = {**(flatten(read_settings_file(config, experiment)) if config else {}), **parse_overrides(set)}
     own_recipe = read_recipe_file(recipe) if recipe else {}
     resolved = resolve(experiment, METHODS.named(method), budget, seed, overrides, own_recipe)
-    asked = {**overrides, **({"--recipe": own_recipe} if own_recipe else {})}
-    suffix = f"-{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:6]}" if asked else ""
+    changes = {**overrides, **({"--recipe": own_recipe} if own_recipe else {})}
+    suffix = f"-{hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:6]}" if changes else ""
     folder = out or Path("runs") / (resolved.run_name + suffix)
     show_run(Console(), resolved, folder, data, threads, deterministic, checkpoint_every, device, precision)
 
@@ -96,7 +96,7 @@ def show_run(
     device: str = "auto",
     precision: str = "auto",
 ) -> None:
-    """Execute a run in front of a person."""
+    """Execute a run with a progress display, and print its results."""
     from clom import machine
     from clom.cli.display import Display, result_table, summary_lines
     from clom.experiments.distributed_run import load_stream, working_folder
@@ -124,7 +124,7 @@ def show_run(
                 )
     except KeyboardInterrupt as request:
         console.print(
-            f"Stopped. What was done is in {folder}; the same command, or 'clom resume {folder}', goes on from there.",
+            f"Stopped. Progress is saved in {folder}; continue with the same command or 'clom resume {folder}'.",
             highlight=False,
             soft_wrap=True,
         )
@@ -133,10 +133,11 @@ def show_run(
         raise
     if nothing_to_do:
         console.print(
-            f"{folder} holds this run, finished. Remove it or choose another --out to run it again.", soft_wrap=True
+            f"{folder} already contains this run, finished. Remove it or choose another --out to run it again.",
+            soft_wrap=True,
         )
     console.print(result_table(result))
     for line in summary_lines(result.summary):
         console.print(line, highlight=False)
     picture = draw_run(result)[1]
-    console.print(f"Picture: {picture}   everything else: {folder}", highlight=False, soft_wrap=True)
+    console.print(f"Figure: {picture}   all other files: {folder}", highlight=False, soft_wrap=True)

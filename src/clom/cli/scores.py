@@ -31,27 +31,27 @@ def scores_command(
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     device: Device = "auto",
 ) -> None:
-    """Compare OOD scores on a finished run: which tells its tasks, and images of none of them, apart best.
+    """Compare how well OOD scores separate the tasks of a finished run from each other and from other data sets.
 
-    Nothing is learned. Outputs of the networks are kept in the run's folder, so a second call is quick.
+    Nothing is trained. Network outputs are cached in the run's folder, so a second call is fast.
 
     Parameters
     ----------
     run
         Folder of a finished run.
     data
-        Folder with the data sets; otherwise CLOM_DATA or the download cache.
+        Folder with the data sets; by default CLOM_DATA or the download cache.
     external
-        Other data sets whose images belong to no task, for example kmnist,notmnist; by default the experiment's.
+        External OOD data sets, for example kmnist,notmnist; by default those of the experiment.
     score
-        Compare only this score, for example msp, or add one of your own: my_file.py:Mine, package.module:Mine. May be
-        repeated; `clom list scores` shows all names.
+        Compare only this score, for example msp, or your own: my_file.py:Mine or package.module:Mine (repeatable).
+        `clom list scores` shows all names.
     predictor
-        Add a task predictor of your own: my_file.py:Mine, package.module:Mine. May be repeated.
+        Add your own task predictor: my_file.py:Mine or package.module:Mine (repeatable).
     rejection
-        Share of own images that may be rejected as unknown; the threshold is set on validation images.
+        Accepted fraction of in-distribution images rejected; sets the threshold on validation images.
     threads
-        Threads to compute with; by default one per core.
+        Number of CPU threads; by default one per core.
     """
     from clom import machine
     from clom.experiments.analysis.ood_scores import score_run
@@ -76,16 +76,16 @@ def scores_command(
         console.print(table)
     for text in closing_lines(report):
         console.print(text, highlight=False, soft_wrap=True)
-    console.print(f"All figures: {run / 'scores.json'}", highlight=False, soft_wrap=True)
+    console.print(f"All numbers: {run / 'scores.json'}", highlight=False, soft_wrap=True)
 
 
 Figure = Callable[["ScoreResult"], float]
 Column = tuple[str, Figure, Callable[[list[float]], float] | None]
-"""Title, number, and which of all rows is best (if any)."""
+"""Title, value of a row, and how the best value is chosen (if at all)."""
 
 
 def tasks_table(report: ScoresReport) -> Table:
-    """The learned tasks against one another."""
+    """How well each score separates the learned tasks."""
 
     def of_predictor(name: str, figure: str) -> Figure:
         return lambda score: float(getattr(score.rules[name], figure))
@@ -104,7 +104,7 @@ def tasks_table(report: ScoresReport) -> Table:
 
 
 def external_table(report: ScoresReport) -> Table:
-    """Images of the learned tasks against those of other sets."""
+    """How well each score separates the learned tasks from external data sets."""
 
     def auc_of(name: str) -> Figure:
         return lambda score: score.external_auc[name]
@@ -117,7 +117,7 @@ def external_table(report: ScoresReport) -> Table:
         title = name.replace("-", "-\n")
         columns.append((f"{title}\nAUC", auc_of(name), max))
         columns.append((f"{title}\nrejected", rejected_of(name), max))
-    return _table("Rejecting what belongs to no task, in percent", report, columns)
+    return _table("Rejection of external data sets, in percent", report, columns)
 
 
 def _table(title: str, report: ScoresReport, columns: list[Column]) -> Table:
@@ -139,22 +139,22 @@ def closing_lines(report: ScoresReport) -> list[str]:
     from clom.experiments.analysis.ood_scores import unmet_needs
 
     best = report.scores[report.best]
-    ways = ", ".join(f"{100 * way.cil:.1f} (calibration: {name})" for name, way in report.argmax.items())
+    calibrations = ", ".join(f"{100 * result.cil:.1f} (calibration: {name})" for name, result in report.argmax.items())
     lines = [
-        "* best of its column. FPR95, AUPR: what belongs to the task is positive. Rejected: below a threshold that "
+        "* best in its column. FPR95, AUPR: images of the task are the positives. Rejected: below a threshold that "
         f"rejects at most {100 * best.rejection.wanted:g} percent of the tasks' own validation images.",
-        f"TIL {100 * report.til:.1f}. CIL by the largest entry of all blocks, without any score: {ways}.",
+        f"TIL {100 * report.til:.1f}. CIL by the largest logit over all tasks, without any OOD score: {calibrations}.",
         f"Best score by AUC on validation images: {report.best}; on test images AUC {100 * best.auc:.1f}, "
         f"CIL {100 * best.rules['task-then-class'].cil:.1f} (task, then class), {100 * best.rules['product'].cil:.1f} "
         "(product).",
     ]
     if not report.exact_memory:
         lines.append(
-            "Note: this method's old tasks change while it learns, so these scores were fitted to training images of "
-            "all tasks at the end, which a continual learner does not have any more."
+            "Note: this method's outputs for old tasks drift, so the scores were fitted after the last task to "
+            "training images of all tasks, which are not available in continual learning."
         )
     if report.left_out:
         lines.append(f"Scores left out: {unmet_needs(report.method, report.left_out)}")
     if report.missing:
-        lines.append(f"Not on this machine, so left out: {', '.join(report.missing)}. --data names another folder.")
+        lines.append(f"Data sets not found: {', '.join(report.missing)}. Use --data to name their folder.")
     return lines

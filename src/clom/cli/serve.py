@@ -1,4 +1,4 @@
-"""`clom serve`: a page to ask and to teach a model."""
+"""`clom serve`: a web page and an HTTP API for a model."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ def serve_command(
     niceness: Annotated[int, Parameter(validator=Number(gte=0, lte=19))] = 10,
     device: Device = "auto",
 ) -> None:
-    """Open a page in the browser to ask a model and to teach it, and an API for other programs. Ctrl-C ends it.
+    """Serve a model: a web page for predicting and teaching, and an HTTP API. Press Ctrl-C to stop.
 
-    Only programs on this machine can reach it, unless you choose another address.
+    It is reachable only from this machine unless you choose another --host.
 
     Parameters
     ----------
     model
-        The model file; an empty one is made if it is not there.
+        The model file; an empty model is created if it does not exist.
     host
         The address to listen on; 0.0.0.0 is every address of this machine.
     port
-        The port to listen on; 0 takes any that is free.
+        The port to listen on; 0 selects a free one.
     read_only
-        Answer, but do not learn.
+        Predict only; disable teaching.
     token
-        A secret of your choice that whoever teaches must know. Needed for teaching on any other address than this
-        machine's own. The environment variable CLOM_TOKEN does not show it to other users of this machine.
+        Secret required for teaching; teaching is disabled without one unless --host is local. Set it with the
+        environment variable CLOM_TOKEN to hide it from other users of this machine.
     method
         For a new model: clom (the default), ncm or slda.
     backbone
         For a new model: efficientnet-lite0 (pretrained, the default) or resnet-18.
     threads
-        Threads to compute with; by default one per core.
+        Number of CPU threads; by default one per core.
     batch
-        How many pictures that come at the same time are computed together, at most; 1 computes each alone.
+        Maximum number of images from concurrent requests per forward pass; 1 disables batching.
     niceness
-        How far learning stands back behind answers and other programs, from 0 to 19.
+        Niceness of the training process, from 0 to 19 (lowest priority).
     """
     require("serve", "clom serve")
     import uvicorn
@@ -72,9 +72,9 @@ def serve_command(
     from clom.serve.service import Service
 
     if token is not None and not token.strip():
-        raise UserError("The token is empty. Choose one that nobody guesses, or leave it out.")
+        raise UserError("The token is empty. Choose one that is hard to guess, or omit --token.")
     machine.tune_process(threads)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would log what strangers send
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would log untrusted input
     console = Console()
     listener = _listen(host, port)
     with listener:
@@ -82,7 +82,7 @@ def serve_command(
         access = Access(host, token, read_only)
         chosen = machine.choose_device(device)
         service = Service(model, access, threads=threads, most=batch, niceness=niceness, device=chosen)
-        _say_where(console, access, listener.getsockname()[1])
+        _show_address(console, access, listener.getsockname()[1])
         config = uvicorn.Config(
             make_app(service),
             log_level="warning",
@@ -96,10 +96,10 @@ def serve_command(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Before anything is loaded, so that a taken port is known at once."""
+    """Bind before the model is loaded, so that a port in use is reported at once."""
     try:
-        # With the protocol spelt out, or asyncio does not switch Nagle's algorithm off, and every answer waits 40 ms
-        # for the acknowledgement of its own head.
+        # Without an explicit protocol asyncio leaves Nagle's algorithm on, and every response waits 40 ms for the
+        # acknowledgement of its header.
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
         family, kind, protocol, _, place = found[0]
         listener = socket.socket(family, kind, protocol)
@@ -119,18 +119,18 @@ def _make_if_missing(console: Console, model: Path, method: str | None, backbone
 
     if not model.exists():
         save_model(model, make_learner(method, backbone, None))
-        say(console, f"{model} is new and has learned nothing yet.")
+        say(console, f"{model} was created and has learned nothing yet.")
 
 
-def _say_where(console: Console, access: Access, port: int) -> None:
+def _show_address(console: Console, access: Access, port: int) -> None:
     name = access.host.strip("[]")
     shown = f"[{name}]" if ":" in name else name
-    say(console, f"Open http://{shown}:{port} in a browser. Ctrl-C ends it.")
+    say(console, f"Open http://{shown}:{port} in a browser. Press Ctrl-C to stop.")
     if access.read_only:
-        say(console, "It answers, but does not learn: read-only.")
+        say(console, "Teaching is disabled: read-only.")
     elif not access.teaching:
-        say(console, "It answers, but does not learn: beyond this machine teaching needs --token.")
+        say(console, "Teaching is disabled: on a non-local address it needs --token.")
     elif access.token is not None:
-        say(console, "Whoever teaches has to enter the token.")
+        say(console, "Teaching requires the token.")
     if not access.local:
-        say(console, "Others on the network can reach it, and what they send is not encrypted.")
+        say(console, "It is reachable from the network, and the connection is not encrypted.")

@@ -28,20 +28,20 @@ def table_command(
     experiment: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     format: Literal["console", "markdown", "latex", "csv"] = "console",
 ) -> None:
-    """Show one of the paper's tables, filled from the ledger, with the paper's numbers in brackets.
+    """Show one of the paper's tables, filled from the ledger, with the paper's numbers in parentheses.
 
     Parameters
     ----------
     name
         Which table.
     ledger
-        The ledger's file.
+        The ledger file.
     budget
-        smoke, cpu or paper: only runs of this budget count.
+        Use only runs with this budget: smoke, cpu or paper.
     experiment
-        Only this experiment; may be repeated. By default the paper's, and those that the ledger has besides.
+        Only this experiment (repeatable). By default the paper's and all others in the ledger.
     format
-        console, or text for other programs: markdown, latex, csv.
+        console, markdown, latex or csv.
     """
     from clom.experiments.ledger import read
     from clom.reporting.paper.rendering import EXPLANATION, RENDERERS
@@ -62,16 +62,16 @@ def table_command(
 
 
 def fitting(table: Table, console: Console) -> list[Shown]:
-    """The table in as many parts, side by side in thought, as the width of the screen asks for."""
+    """Split the table by columns into parts that fit the width of the console."""
     numbered = list(enumerate(table.columns))
     groups = [
         [place for place, _ in columns] for _, columns in groupby(numbered, key=lambda item: item[1].group or item[0])
     ]
-    endless = console.options.update(max_width=10_000)
+    unlimited = console.options.update(max_width=10_000)
     parts: list[list[int]] = []
     for group in groups:
         wider = [*parts[-1], *group] if parts else group
-        if parts and Measurement.get(console, endless, _shown(table, wider)).maximum <= console.width:
+        if parts and Measurement.get(console, unlimited, _shown(table, wider)).maximum <= console.width:
             parts[-1] = wider
         else:
             parts.append(group)
@@ -92,7 +92,7 @@ def _shown(table: Table, places: list[int]) -> Shown:
             text = entry_text(line.entries[place], table.columns[place].digits)
             best = table.is_best(number, place)
             ours = text.partition(" (")[0]
-            # The asterisk says it where a screen, or a file, shows no bold.
+            # The asterisk marks the best value where bold is not shown.
             cells.append(Text.assemble((f"{ours}*" if best else ours, "bold" if best else ""), text[len(ours) :]))
         shown.add_row(line.label, *cells)
     return shown

@@ -1,4 +1,4 @@
-"""`clom verify`: proof that nothing was forgotten.
+"""`clom verify`: check that nothing was forgotten.
 
 Tested by tests/cli/test_photos.py.
 """
@@ -24,17 +24,17 @@ def verify_command(
     against: Path | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> None:
-    """Prove that a model answers as it did, to the last bit; exit code 1 if it does not.
+    """Verify that a model's outputs for earlier tasks are bit-identical; exit code 1 if not.
 
     Parameters
     ----------
     model
         The model file.
     against
-        An older copy of it: every task in there is compared, in its numbers and in its answers. Without it, each task
-        is compared with the fingerprint that was noted when it was learned.
+        An older copy of the model: the parameters and outputs of each of its tasks are compared. By default each task
+        is compared with the fingerprint recorded when it was learned.
     threads
-        Threads to compute with; by default one per core.
+        Number of CPU threads; by default one per core.
     """
     from clom import machine
     from clom.storage.verify import verify
@@ -47,10 +47,10 @@ def verify_command(
         say(console, f"'{check.task}': {check.verdict}{fingerprint}, {check.reason}")
     bad = sum(not check.good for check in checks)
     if bad:
-        say(console, f"{bad} of {len(checks)} tasks could not be shown to answer as before.")
+        say(console, f"{bad} of {len(checks)} tasks could not be verified.")
         sys.exit(EXIT_CHANGED)
     same = sum(check.verdict == "identical" for check in checks)
     say(
         console,
-        f"Nothing was forgotten: {same} {'task answers' if same == 1 else 'tasks answer'} bit for bit as before.",
+        f"Nothing was forgotten: the outputs of {same} {'task' if same == 1 else 'tasks'} are bit-identical.",
     )
