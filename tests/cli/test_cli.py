@@ -348,7 +348,7 @@ def test_doctor(clom: Clom, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) ->
     estimate = pytest.importorskip("clom.experiments.estimate", reason="doctor is not there yet")
     if find_spec("clom.cli.doctor") is None:
         pytest.skip("doctor is not there yet")
-    monkeypatch.setattr(estimate, "measure", lambda config, shape: None)
+    monkeypatch.setattr(estimate, "measure", lambda config, shape, device: None)
     monkeypatch.setattr(estimate, "estimate_seconds", lambda config, work, rates: 7200.0)
     mnist(elsewhere / "data")
     outcome = clom("doctor", "--data", str(elsewhere / "data"))
