@@ -62,7 +62,7 @@ def test_references() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not an experiment: it must say where the images are"),
+        ("", "is not an experiment: it must name its data"),
         ("- 1", "is not an experiment"),
         ("title: x", "is not an experiment"),
         ("data: birds", "is not an experiment"),
@@ -89,7 +89,7 @@ def test_files_that_are_not_there_or_called_like_a_built_in_one(
     with pytest.raises(UserError, match=r"^There is no experiment file .*mine\.yaml\.$"):
         read_experiment(str(tmp_path / "mine.yaml"))
     path = write(tmp_path / "digits-5t.yaml", "data: {set: digits, classes_per_task: 5}")
-    with pytest.raises(UserError, match="'digits-5t' is the name of a built-in experiment: call the file"):
+    with pytest.raises(UserError, match="'digits-5t' is the name of a built-in experiment: rename the file"):
         read_experiment(str(path))
     write(tmp_path / "mine.yml", "data: {set: digits}")
     monkeypatch.chdir(tmp_path)

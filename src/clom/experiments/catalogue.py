@@ -1,13 +1,13 @@
-"""The experiments that exist, each a YAML file: built in, in installed packages, or a file of one's own.
+"""The available experiments, each a YAML file: built in, from installed packages, or a user's file.
 
-| named | where it is |
+| reference | location |
 |---|---|
 | `digits-5t` | built in: `configs/digits-5t.yaml` |
 | `birds-4t` | in a package with an entry point of the group `clom.experiments` |
-| `path/to/mine.yaml` | that file; the experiment is then called `mine` |
+| `path/to/mine.yaml` | that file; the experiment is named `mine` |
 
-The entry point's value names a package: its folder `experiments/`, or else the package's own, holds the files. Paths in
-a file are relative to it. Nothing heavy is loaded here.
+The entry point's value names a package: the files are in its folder `experiments/`, or else in the package itself.
+Paths in a file are relative to it. This module imports nothing heavy.
 
 Tested by tests/experiments/test_config.py.
 """
@@ -34,9 +34,9 @@ from clom.settings import Positive, Settings, explain
 
 Budget = Literal["smoke", "cpu", "paper"]
 BUDGETS: dict[Budget, str] = {
-    "smoke": "seconds: does everything work",
+    "smoke": "seconds: a quick functional check",
     "cpu": "ten minutes on two cores, twenty for colour images",
-    "paper": "the paper's own numbers: days on a GPU",
+    "paper": "the paper's settings: days on a GPU",
 }
 GROUP = "clom.experiments"
 ENDINGS = (".yaml", ".yml")
@@ -44,7 +44,7 @@ _PATHS = ("folder", "folders", "npz")
 
 
 class Size(Settings):
-    """What an experiment's images are known to be before they are read."""
+    """Declared size of an experiment's data set, known without reading it."""
 
     classes: Positive
     train_per_class: Positive
@@ -58,29 +58,29 @@ class Size(Settings):
 
 
 class AtBudget(Settings):
-    """What a budget changes."""
+    """Overrides of one budget."""
 
     data: dict[str, Any] = Field(default_factory=dict)
     net: dict[str, Any] | None = None
 
 
 class ExperimentFile(Settings):
-    """What may be written in an experiment's file; only `data` must be there."""
+    """Contents of an experiment file; only `data` is required."""
 
     title: str = ""
     data: dict[str, Any]
     size: Size | None = None
     external: tuple[str, ...] = ()
-    """Data sets that no task knows, for `clom scores`."""
+    """External OOD data sets for `clom scores`."""
     net: dict[str, Any] | None = None
     budgets: dict[Budget, AtBudget] = Field(default_factory=dict)
-    """A budget that is not there is the experiment as it stands."""
+    """A budget that is not listed changes nothing."""
     recipe: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings by method, on top of the method's own recipe."""
 
 
 class Experiment(ExperimentFile):
-    """An experiment with its name and where it comes from."""
+    """An experiment with its name and origin."""
 
     name: str
     origin: str
@@ -94,12 +94,12 @@ class Experiment(ExperimentFile):
 
 
 def experiment_names() -> list[str]:
-    """All that can be named without a path: built in first, then from installed packages."""
+    """Names of all built-in experiments, then of those from installed packages."""
     return [*_built_in_names(), *_packaged()]
 
 
 def read_experiment(reference: str) -> Experiment:
-    """The experiment of that name, or in the file of that path."""
+    """Read an experiment by name or by the path of its file."""
     if is_path(reference):
         return _read_own(Path(os.path.expanduser(reference)))
     if reference in _built_in_names():
@@ -116,7 +116,7 @@ def read_experiment(reference: str) -> Experiment:
 
 
 def size_of(name: str) -> Size | None:
-    """What is known of the images of an experiment that has a name, without reading them."""
+    """The declared size of a named experiment's data, if it has one."""
     return read_experiment(name).size if name in experiment_names() else None
 
 
@@ -125,23 +125,23 @@ def is_path(reference: str) -> bool:
 
 
 def name_of(reference: str) -> str:
-    """What the experiment is called in runs, tables and the ledger."""
+    """The experiment's name in runs, tables and the ledger."""
     return Path(reference).stem if is_path(reference) else reference
 
 
 def anchored(reference: str, folder: Path) -> str:
-    """A reference that was written in a file of `folder`: a path is relative to that folder, a name stays a name."""
+    """Resolve a reference from a file in `folder`: paths are relative to that folder, names are unchanged."""
     return str(absolute(reference, folder)) if is_path(reference) else reference
 
 
 def read_recipe(method: str) -> dict[str, Any]:
-    """A method's settings for every experiment and budget as plain data; empty if its defaults do for all of them."""
+    """A method's settings for each experiment and budget as plain data; empty if it has no recipe."""
     file = resources.files("clom.experiments") / "recipes" / f"{method}.yaml"
     content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return read_recipe(content["like"]) if "like" in content else content
 
 
-# --- where files are ------------------------------------------------------------------------------------------------
+# --- locating files -------------------------------------------------------------------------------------------------
 
 
 def _built_in_names() -> list[str]:
@@ -150,7 +150,7 @@ def _built_in_names() -> list[str]:
 
 
 def _packaged() -> dict[str, tuple[Path, str]]:
-    """Name -> file and origin. What is built in keeps its name."""
+    """Name -> file and origin. Built-in names take precedence."""
     taken, found = _built_in_names(), dict[str, tuple[Path, str]]()
     for point in entry_points(group=GROUP):
         for path in _files_of(point):
@@ -165,8 +165,8 @@ def _origin(point: EntryPoint) -> str:
 
 def _files_of(point: EntryPoint) -> Iterator[Path]:
     try:
-        spec = importlib.util.find_spec(point.module)  # without running the package itself
-    except Exception as problem:  # its parent package is imported, which may do anything
+        spec = importlib.util.find_spec(point.module)  # does not import the package itself
+    except Exception as problem:  # importing its parent package can raise anything
         spec, why = None, f"{type(problem).__name__}: {problem}"
     else:
         why = f"there is no module '{point.module}'"
@@ -181,14 +181,14 @@ def _files_of(point: EntryPoint) -> Iterator[Path]:
             return
 
 
-# --- files of one's own ---------------------------------------------------------------------------------------------
+# --- users' files ---------------------------------------------------------------------------------------------------
 
 
 def _read_own(path: Path) -> Experiment:
     if not path.exists():
         raise UserError(f"There is no experiment file {path}.")
     if path.stem in _built_in_names():
-        raise UserError(f"'{path.stem}' is the name of a built-in experiment: call the file {path} otherwise.")
+        raise UserError(f"'{path.stem}' is the name of a built-in experiment: rename the file {path}.")
     return _read_file(path, f"file {path.absolute()}")
 
 
@@ -196,7 +196,7 @@ def _read_file(path: Path, origin: str) -> Experiment:
     content = read_yaml(path)
     if not isinstance(content, dict) or not isinstance(content.get("data"), dict):
         raise UserError(
-            f"{path} is not an experiment: it must say where the images are, for example "
+            f"{path} is not an experiment: it must name its data, for example "
             "'data: {folder: my-pictures, classes_per_task: 2}'."
         )
     try:
@@ -215,7 +215,7 @@ def _read_file(path: Path, origin: str) -> Experiment:
 
 
 def _with_paths(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Paths relative to the file's folder, which are then known wherever the program is started."""
+    """Make paths that are relative to the file's folder absolute."""
     result = dict(data)
     for name in _PATHS:
         given = data.get(name)
@@ -224,7 +224,7 @@ def _with_paths(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         elif isinstance(given, list):
             result[name] = [str(absolute(path, folder)) if isinstance(path, str) else path for path in given]
     named = data.get("set")
-    if isinstance(named, str) and ".py:" in named:  # code of one's own
+    if isinstance(named, str) and ".py:" in named:  # user code
         place, _, function = named.rpartition(":")
         result["set"] = f"{absolute(place, folder)}:{function}"
     return result

@@ -1,4 +1,4 @@
-"""Experiments as data: one YAML file each, resolved into the one `RunConfig` that a run needs and records."""
+"""Run configurations: an experiment's YAML file, budget, method and overrides resolved into one `RunConfig`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from clom.settings import Settings, explain, flatten, merged, set_dotted
 
 S = TypeVar("S", bound=Settings)
 
-_BYTES_PER_WEIGHT = 16  # itself, its gradient and what optimisers keep
+_BYTES_PER_WEIGHT = 16  # the weight, its gradient and optimiser state
 
 
 class RunConfig(Settings):
-    """Everything that decides a run's outcome."""
+    """Everything that determines a run's result."""
 
     experiment: str
     method: str
@@ -38,31 +38,31 @@ class RunConfig(Settings):
     data: DataSettings
     net: AnyNetSettings
     settings: dict[str, Any]
-    """The method's own settings, all of them, as its `settings_type` resolved them."""
+    """The complete settings of the method, as resolved by its `settings_type`."""
     overrides: dict[str, Any] = Field(default_factory=dict)
-    """What differs from the experiment's and the method's recipe, by dotted name; it is contained in the above."""
+    """Differences from the recipe by dotted name; the fields above already include them."""
     plugins: dict[str, str] = Field(default_factory=dict)
-    """Where what is not built in comes from, by kind. It is only told: nothing is ever loaded because of it."""
+    """Origins of components that are not built in, by kind. Informational: nothing is loaded because of it."""
     title: str | None = None
-    """Of an experiment that is not built in, as is the next."""
+    """Set, like `external`, only for experiments that are not built in."""
     external: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
     def _without_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What only runs with something of one's own have is left out for all others."""
+        """Omit the optional fields that only runs with user-defined components have."""
         values: dict[str, Any] = dump(self)
         return {name: value for name, value in values.items() if value or name not in ("plugins", "title", "external")}
 
     def make_method(self, image_shape: Sequence[int]) -> Method:
-        """The method, untrained; refused if its network would need more than this machine's memory."""
-        maker = method_class(self.method)
-        settings = maker.settings_type.model_validate(self.settings)
+        """Create the untrained method; raises UserError if its network exceeds this machine's memory."""
+        method_type = method_class(self.method)
+        settings = method_type.settings_type.model_validate(self.settings)
         numbers = (machine.memory_bytes() or 2**36) // _BYTES_PER_WEIGHT
         with SizeLimit(numbers, 10**6, f"The network of these settings is too large for this machine: {self.net!r}."):
-            return maker(self.net, settings, image_shape, self.seed)
+            return method_type(self.net, settings, image_shape, self.seed)
 
     def image_shape(self, folder: Path | None = None) -> tuple[int, int, int]:
-        """Channels, height and width. Images are read, from `folder`, only if the experiment does not tell."""
+        """Channels, height and width. Images are read from `folder` only if the experiment declares no size."""
         size = size_of(self.experiment)
         if size is not None and self.data.pixels is None:
             return size.image_shape
@@ -82,25 +82,25 @@ def resolve(
     overrides: Mapping[str, Any] | None = None,
     recipe: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The experiment's own values, then the budget's, then the method's variant, then `recipe`, then `overrides`.
+    """Merge, in increasing priority: the experiment, the budget, the method's variant, `recipe`, `overrides`.
 
-    `experiment` is a name or the path of a YAML file. Overrides have dotted names, of which some may start with `data.`
-    or `net.`; anything else is a setting of the method.
+    `experiment` is a name or the path of a YAML file. Overrides have dotted names: those that
+    start with `data.` or `net.` change the data or the network, all others the method's settings.
     """
     found = read_experiment(experiment)
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
     amount: Budget = budget
-    maker = method_class(method)
+    method_type = method_class(method)
     for name in found.recipe:
-        METHODS.entry(name)  # refuses what is unknown, with a suggestion
+        METHODS.entry(name)  # rejects unknown names with a suggestion
     given = [*method_info(method).preset, *(overrides or {}).items()]
     source = _checked(DataSettings, _with_overrides("data", _file_data(found, amount), given), "data.").resolved()
     if source.set is not None:
-        SETS.entry(source.set)  # refuses what is unknown, with a suggestion
-    settings = recipe_for(maker.name, method, found, amount, None if found.built_in else source.n_train())
+        SETS.entry(source.set)  # rejects unknown names with a suggestion
+    settings = recipe_for(method_type.name, method, found, amount, None if found.built_in else source.n_train())
     settings = on_top(settings, recipe_settings(recipe or {}, found, amount))
-    # The same network for everyone, unless a system was published with one of its own.
+    # The same network for all methods, except those published with a specific one.
     net = settings.pop("net", None) or found.at(amount).net or found.net or network_for(_pixels(source, found), amount)
     if not isinstance(net, Mapping):
         raise UserError(f"A recipe's net is a group of settings, for example {{kind: resnet18}}, not {net!r:.100}.")
@@ -117,7 +117,7 @@ def resolve(
         seed=seed,
         data=source,
         net=_checked(network_kind(str(net.get("kind"))).settings_type, net, "net."),
-        settings=_checked(maker.settings_type, settings).model_dump(mode="json"),
+        settings=_checked(method_type.settings_type, settings).model_dump(mode="json"),
         title=None if found.built_in else found.title,
         external=() if found.built_in else found.external,
     )
@@ -128,12 +128,12 @@ def resolve(
 
 
 def require_plugins(content: Mapping[str, Any], needed_by: str) -> None:
-    """Refuse what a run's `config.yaml` says if it was made with something that is not known here."""
+    """Raise UserError if a run's `config.yaml` needs plug-ins that are not loaded."""
     require(_used(content), content.get("plugins"), needed_by)
 
 
 def _used(content: Mapping[str, Any]) -> dict[Registry[Any], object]:
-    """What a run's settings name."""
+    """The registered components named by a run's settings."""
     net, data = (part if isinstance(part := content.get(name), Mapping) else {} for name in ("net", "data"))
     return {METHODS: content.get("method"), NETS: net.get("kind"), SETS: data.get("set")}
 
@@ -147,7 +147,7 @@ def _with_overrides(group: str, values: dict[str, Any], given: Sequence[tuple[st
 
 
 def _file_data(experiment: Experiment, budget: Budget) -> dict[str, Any]:
-    """What the experiment's file says about its images; code that it names is loaded, and called by its name."""
+    """The data settings of the experiment's file; a data set given as code is loaded and replaced by its name."""
     data = merged(experiment.data, experiment.at(budget).data)
     if isinstance(data.get("set"), str):
         data["set"] = SETS.named(data["set"])
@@ -155,7 +155,7 @@ def _file_data(experiment: Experiment, budget: Budget) -> dict[str, Any]:
 
 
 def _pixels(source: DataSettings, experiment: Experiment) -> int | None:
-    """The side of the images, as far as it is known before they are read."""
+    """The side length of the images, or None if it is unknown before they are read."""
     if source.pixels is not None or source.set is None:
         return source.pixels
     known = experiment.size or source.outline()
@@ -163,7 +163,7 @@ def _pixels(source: DataSettings, experiment: Experiment) -> int | None:
 
 
 def _changes(usual: RunConfig, config: RunConfig) -> dict[str, Any]:
-    """What differs from the recipe, however it was asked for."""
+    """Settings that differ from the recipe, whether set by file or option."""
     before, after = (
         flatten({**dump["settings"], "data": dump["data"], "net": dump["net"]})
         for dump in (usual.model_dump(mode="json"), config.model_dump(mode="json"))
@@ -179,7 +179,7 @@ def _checked(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
-    """`name=value` texts; values are read as YAML, so that `0.5`, `true` and `[1, 2]` mean what they say."""
+    """Parse `name=value` strings; values are YAML, so `0.5`, `true` and `[1, 2]` have their usual types."""
     overrides = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -195,17 +195,17 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def with_code_loaded(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides that a person typed: a data set or a network may be code, as `my_file.py:MyNet`, which is loaded."""
+    """Load data sets and networks given as code, such as `my_file.py:MyNet`, and replace them by their names."""
     registries: dict[str, Registry[Any]] = {"data.set": SETS, "net.kind": NETS}
     named = {name: overrides[name] for name in registries if isinstance(overrides.get(name), str)}
     return {**overrides, **{name: registries[name].named(reference) for name, reference in named.items()}}
 
 
 def read_settings_file(path: Path, experiment: str | None = None) -> dict[str, Any]:
-    """A YAML file with settings, or a run's `config.yaml`: of the same experiment its data and network count, too."""
+    """Read a YAML settings file or a run's `config.yaml`, with its data and network if the experiment is the same."""
     content = read_yaml(path)
     if not isinstance(content, dict):
-        raise UserError(f"{path} must hold names and values, for example 'learning: {{plan: {{epochs: 10}}}}'.")
+        raise UserError(f"{path} must contain names and values, for example 'learning: {{plan: {{epochs: 10}}}}'.")
     settings = content.get("settings")
     if not isinstance(settings, dict):
         return content

@@ -1,4 +1,4 @@
-"""How long an experiment would take here: a few real steps are timed, the rest is counted."""
+"""Estimate an experiment's duration on this machine, extrapolated from a few timed training steps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from clom.methods.families.base import LearnedTask
 from clom.nets import NetSettings
 from clom.nets.plain import Backbone
 
-_SIZES = (1, 4, 32)  # images in a step: few first, the widest networks need no more on a small machine
-_LONG_ENOUGH = 0.25  # seconds for a step: with more images it would take too long
+_SIZES = (1, 4, 32)  # images per step: smallest first, which is enough for the widest networks on a small machine
+_LONG_ENOUGH = 0.25  # seconds per step: do not try larger batches beyond this
 _STEPS = 3
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Views per second in each phase of an experiment; the last is answering, where every rotation is a view."""
+    """Views per second in each phase; `answers` is inference, where each rotation counts as a view."""
 
     features: float
     head: float
@@ -40,7 +40,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to learn: the shape of an image, how many of them train and test, and in how many tasks."""
+    """Size of an experiment: image shape, number of training and test images, number of tasks."""
 
     image_shape: tuple[int, int, int]
     trained: float
@@ -49,7 +49,7 @@ class Work:
 
 
 def work_of(config: RunConfig, folder: Path | None = None) -> Work:
-    """Known from the experiment's file, or counted in its images, which are then read (from `folder`)."""
+    """From the size declared in the experiment's file, or else from its images, read from `folder`."""
     size, data = size_of(config.experiment), config.data
     if size is None:
         stream = data.stream(folder, config.seed)
@@ -65,7 +65,7 @@ def work_of(config: RunConfig, folder: Path | None = None) -> Work:
 
 
 def estimate_seconds(config: RunConfig, work: Work, rates: Rates) -> float:
-    """Learning and evaluating all tasks once with CLOM. Left out: reading data, solving heads, calibration, files."""
+    """Seconds to learn and evaluate all tasks with CLOM, excluding data loading, head solvers, calibration and I/O."""
     learning = ClomSettings.model_validate(config.settings).learning
     head = learning.head
     passes = head.plan.epochs if isinstance(head, SgdHeadSettings) else head.views
@@ -78,17 +78,17 @@ def estimate_seconds(config: RunConfig, work: Work, rates: Rates) -> float:
 
 
 def multiply_adds(config: RunConfig, work: Work) -> float:
-    """Of learning and evaluating all tasks once with CLOM; a backward pass counts as two forward passes."""
+    """Multiply-adds to learn and evaluate all tasks with CLOM; a backward pass counts as two forward passes."""
     learning = ClomSettings.model_validate(config.settings).learning
     head = learning.head
     passes = head.plan.epochs if isinstance(head, SgdHeadSettings) else head.views
     forward_passes: float = learning.rotations * (
         3 * 2 * work.trained * learning.plan.epochs + passes * work.trained + work.n_tasks * work.tested
     )
-    return forward_passes * _multiply_adds_of_an_image(config.net, work.image_shape[-1])
+    return forward_passes * _multiply_adds_per_image(config.net, work.image_shape[-1])
 
 
-def _multiply_adds_of_an_image(net: NetSettings, image_size: int) -> int:
+def _multiply_adds_per_image(net: NetSettings, image_size: int) -> int:
     backbone = Backbone(net, image_size).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         backbone(torch.zeros(1, 3, image_size, image_size))
@@ -97,7 +97,7 @@ def _multiply_adds_of_an_image(net: NetSettings, image_size: int) -> int:
 
 
 def measure(config: RunConfig, image_shape: Sequence[int], device: torch.device | None = None) -> Rates:
-    """Let CLOM learn a few random images for a few steps, with as many images as take a noticeable but short time."""
+    """Time a few CLOM training steps on blank images, increasing the batch until a step is long enough to measure."""
     for n_images in _SIZES:
         rates, longest = _measure(config, image_shape, n_images, device or torch.device("cpu"))
         if longest > _LONG_ENOUGH:
@@ -106,28 +106,28 @@ def measure(config: RunConfig, image_shape: Sequence[int], device: torch.device 
 
 
 def _measure(config: RunConfig, shape: Sequence[int], n_images: int, device: torch.device) -> tuple[Rates, float]:
-    """The rates, and the seconds of a training step."""
-    settings = _brief(ClomSettings.model_validate(config.settings), n_images)
+    """The rates and the seconds per training step."""
+    settings = _shortened(ClomSettings.model_validate(config.settings), n_images)
     method = Clom(config.net, settings, shape).to(device)
     method.open_task(LearnedTask("timing", ("a",)))
     images = Images(torch.zeros(n_images, *shape, dtype=torch.uint8), torch.zeros(n_images, dtype=torch.int64))
     task = Task("timing", ("a",), images, images).to(device)
     clock = _Clock()
-    context = TrainingContext(clock, seconds_between_reports=0.0)  # each report waits for the device
-    # Not `method.learn`: that also does what takes its time once a task, which would be counted for every step.
+    context = TrainingContext(clock, seconds_between_reports=0.0)  # each report synchronises the device
+    # Not `method.learn`: its once-per-task work would be counted for every step.
     method.learner.learn(method.protection, 0, task, 0, context)
-    answering = []
+    inference_seconds = []
     for _ in range(_STEPS):
         started = time.perf_counter()
         method.block(images.pixels, 0)
-        answering.append(time.perf_counter() - started)
+        inference_seconds.append(time.perf_counter() - started)
     views = settings.learning.rotations * n_images
     features, head = clock.seconds("features"), clock.seconds("head")
-    return Rates(2 * views / features, views / head, views / min(answering)), features
+    return Rates(2 * views / features, views / head, views / min(inference_seconds)), features
 
 
-def _brief(settings: ClomSettings, batch: int) -> ClomSettings:
-    """The same learning in a few steps."""
+def _shortened(settings: ClomSettings, batch: int) -> ClomSettings:
+    """The same settings with only a few steps."""
     learning: ContrastiveSettings = settings.learning
     plan = Plan(epochs=_STEPS, batch=batch)
     sgd = isinstance(learning.head, SgdHeadSettings)
@@ -136,7 +136,7 @@ def _brief(settings: ClomSettings, batch: int) -> ClomSettings:
 
 
 class _Clock:
-    """Notes when each step was finished, from the reports of the training loop."""
+    """Records when each step finished, from the progress reports of the training loop."""
 
     def __init__(self) -> None:
         self._finished: dict[str, list[float]] = {}
@@ -145,6 +145,6 @@ class _Clock:
         self._finished.setdefault(progress.phase, []).append(time.perf_counter())
 
     def seconds(self, phase: str) -> float:
-        """The shortest step of a phase: others may have been disturbed, and the first one prepares things."""
+        """The shortest step of a phase: others include warm-up or interference by other processes."""
         times = self._finished[phase]
         return min(after - before for before, after in pairwise(times))
