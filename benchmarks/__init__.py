@@ -1,1 +1,1 @@
-"""How fast things are, against the limits that were set for them: `make bench`."""
+"""Speed and memory benchmarks with limits: `make bench`."""

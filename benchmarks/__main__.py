@@ -1,4 +1,4 @@
-"""Measure everything that has a limit, and write results/benchmarks.json and results/benchmarks.md.
+"""Run the benchmarks that have limits and write results/benchmarks.json and results/benchmarks.md.
 
 python -m benchmarks [--quick] [--only step,inference] [--out results] [--threads 2]
 """
@@ -30,7 +30,7 @@ BENCHMARKS: dict[str, Callable[[bool], list[Figure]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small networks and few rounds: does everything work?")
+    parser.add_argument("--quick", action="store_true", help="small networks and few rounds, as a smoke test")
     parser.add_argument("--only", type=names, default=list(BENCHMARKS), help=f"some of {','.join(BENCHMARKS)}")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the two files")
     parser.add_argument("--threads", type=int, help="by default one per core")

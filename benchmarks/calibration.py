@@ -1,4 +1,4 @@
-"""Fitting the calibration to the memory, and the AUC grid: what is computed from scores that are there already."""
+"""Fitting the calibration to the memory, and the AUC grid: computations on existing scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT = 2.0
 
 
 def scores(n_tasks: int, n_classes: int, per_class: int) -> tuple[Blocks, Tensor]:
-    """Blocks of differently scaled tasks in which the right class stands out a little, and the labels over all."""
+    """Blocks of differently scaled tasks with a slightly higher score of the true class, and the global labels."""
     randomness = torch.Generator().manual_seed(0)
     labels = torch.arange(n_tasks * n_classes).repeat_interleave(per_class)
     everything = torch.randn(len(labels), n_tasks * n_classes, generator=randomness)
@@ -29,8 +29,8 @@ def calibration_figures(quick: bool = False) -> list[Figure]:
     group = f"calibration, {n_tasks} tasks of {n_classes} classes, {per_class} samples a class"
     solvers = {"solved": CalibrationSettings(), "the paper's 160 iterations": CalibrationSettings(solver="paper")}
     variants = {
-        name: lambda how=how: fit_to_memory(blocks, labels, how, torch.Generator().manual_seed(0))
-        for name, how in solvers.items()
+        name: lambda solver=solver: fit_to_memory(blocks, labels, solver, torch.Generator().manual_seed(0))
+        for name, solver in solvers.items()
     }
     times = interleaved(variants, rounds=2 if quick else 9)
     return [figure(group, name, taken, "s", at_most=LIMIT) for name, taken in times.items()]

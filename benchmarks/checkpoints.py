@@ -1,7 +1,7 @@
-"""What checkpoints within a task cost: one epoch of `mnist-5t --budget cpu`, with and without them.
+"""The cost of checkpoints within a task: one epoch of `mnist-5t --budget cpu`, with and without them.
 
-Both take turns, and processor time is compared, which does not see what else the machine does. The time that saving
-takes until the disk has it is measured besides.
+Both alternate, and CPU time is compared, which is independent of other load on the machine. The time to save and sync
+a checkpoint to disk is measured separately.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def figures(quick: bool = False) -> list[Figure]:
 
 
 def learn_once(task: Task, folder: CheckpointFolder | None, quick: bool) -> float:
-    """Processor seconds of learning a task from nothing."""
+    """CPU seconds of learning a task from scratch."""
     method = make(task, quick)
     started = time.process_time()
     method.learn(task, TrainingContext(checkpoints=folder))

@@ -1,10 +1,9 @@
-"""Kill a run at random moments, let it go on each time, and compare the result with an unbroken run bit for bit.
+"""Kill a run at random moments, resume it, and check that the result is bit-identical to an uninterrupted run.
 
 python -m benchmarks.crash [--kills 50] [--seed 0] [--method clom]
 
-Every run is a process of its own, split off from this one, which has everything imported and never learns itself: so
-nearly all of the time is spent on what is to be interrupted. Moments are drawn in processor time, which does not depend
-on what else the machine does.
+Every run is a fork of this process, which has everything imported and never trains, so that nearly all of the time is
+spent on the work to be interrupted. Moments are drawn in CPU time, which is independent of other load on the machine.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ PLAN = {"epochs": 4, "batch": 16}
 
 @dataclass(frozen=True)
 class Crasher:
-    """A digits run of a few seconds with a checkpoint after every step, to be done whole or killed on the way."""
+    """A digits run of a few seconds with a checkpoint after every step, to be completed or killed."""
 
     config: RunConfig
     stream: Stream
@@ -56,7 +55,7 @@ class Crasher:
         return Crasher(config, config.data.stream(None, 0))
 
     def start(self, folder: Path) -> int:
-        """Begin the run, or go on with it, in a new process."""
+        """Start or resume the run in a new process."""
         sys.stdout.flush()
         if process := os.fork():
             return process
@@ -68,7 +67,7 @@ class Crasher:
             os._exit(1)
 
     def finish(self, folder: Path) -> float:
-        """Do what is left of the run; the seconds of processor time that took."""
+        """Complete the run; return the CPU seconds it took."""
         process = self.start(folder)
         _, status, usage = os.wait4(process, 0)
         if status:
@@ -76,7 +75,7 @@ class Crasher:
         return usage.ru_utime + usage.ru_stime
 
     def kill_after(self, seconds: float, folder: Path) -> bool:
-        """Begin the run and kill it when it has worked so long; whether it was still working."""
+        """Start the run and kill it after this CPU time; return whether it was still running."""
         process = self.start(folder)
         while processor_seconds(process) < seconds and os.waitpid(process, os.WNOHANG) == (0, 0):
             time.sleep(0.001)
@@ -88,13 +87,13 @@ class Crasher:
 
 
 def processor_seconds(process: int) -> float:
-    """What a running process has used so far."""
+    """The CPU time of a running process so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def state_of(folder: Path) -> str:
-    """How far a killed run was."""
+    """The progress of a killed run."""
     if (folder / "summary.json").exists():
         return "finished"
     if not (folder / "config.yaml").exists():
@@ -106,28 +105,29 @@ def state_of(folder: Path) -> str:
 
 
 def fingerprint(folder: Path) -> tuple[object, ...]:
-    """Everything a run computed: the model, the scores, and the figures but for the time they took."""
+    """All results of a run: the model, the scores, and the figures except for times."""
     files = [checksum(*read_tensors(folder / name)) for name in ("model.safetensors", "scores.safetensors")]
     results = read_results(folder / "metrics.jsonl", N_TASKS)
     return (*files, [(result.evaluation, result.capacity) for result in results])
 
 
 def crash(crasher: Crasher, kills: int, seed: int, place: Path) -> tuple[int, int]:
-    """How many of the killed runs ended bit-equal, and how many were killed within a task that had a checkpoint."""
+    """How many of the killed runs ended bit-identical, and how many were killed within a task that had a checkpoint."""
     draw, equal, within, done = random.Random(seed), 0, 0, 0
     spent = crasher.finish(place / "whole")
     expected = fingerprint(place / "whole")
-    print(f"unbroken run: {spent:.1f} s of processor time", flush=True)
+    print(f"uninterrupted run: {spent:.1f} s of CPU time", flush=True)
     while done < kills:
         folder, seconds = place / f"killed-{done}", draw.uniform(0, spent)
-        if not crasher.kill_after(seconds, folder):  # faster than the first one: nothing was killed
+        if not crasher.kill_after(seconds, folder):  # finished before it could be killed
             shutil.rmtree(folder)
             continue
         where = state_of(folder)
         crasher.finish(folder)
         same = fingerprint(folder) == expected
         done, equal, within = done + 1, equal + same, within + ("phase" in where)
-        print(f"{done:3}  killed after {seconds:4.2f} s ({where}): {'bit-equal' if same else 'DIFFERENT'}", flush=True)
+        verdict = "bit-identical" if same else "DIFFERENT"
+        print(f"{done:3}  killed after {seconds:4.2f} s ({where}): {verdict}", flush=True)
         shutil.rmtree(folder)
     return equal, within
 
@@ -141,8 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     machine.tune_process(threads=1)
     with tempfile.TemporaryDirectory() as place:
         equal, within = crash(Crasher.of(options.method), options.kills, options.seed, Path(place))
-    print(f"{within} of {options.kills} were killed within a task of which a checkpoint was there")
-    print(f"{equal} of {options.kills} bit-equal to the unbroken run")
+    print(f"{within} of {options.kills} were killed within a task that had a checkpoint")
+    print(f"{equal} of {options.kills} bit-identical to the uninterrupted run")
     if equal < options.kills:
         raise SystemExit(1)
 

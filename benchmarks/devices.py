@@ -16,11 +16,11 @@ from clom.nets import NetSettings, ResNet18Settings
 from clom.testing.simulated_device import simulated_device, waits_so_far
 
 AIM = 1.4
-"""How much faster a step in bfloat16 should be where the CPU has it."""
+"""The required speed-up of a step in bfloat16 on CPUs that support it."""
 
 
 def precision_figures(quick: bool) -> list[Figure]:
-    """A forward and backward pass in float32 as a multiple of one in bfloat16."""
+    """The time of a forward and backward pass in float32 relative to bfloat16."""
     found = []
     for name, net, pixels, views in _networks(quick):
         training_pass = network_pass(net, pixels, views)

@@ -1,5 +1,5 @@
 """A training step of the halved ResNet-18 of `cifar10-5t`, budget cpu: convolutions of 2x2 pixels as dense products
-against plain convolutions, in turns. Not part of `make bench`: half a minute.
+against plain convolutions, alternating. Not part of `make bench`: half a minute.
 
 python -m benchmarks.four_pixels [--rounds 30]
 """

@@ -1,9 +1,9 @@
-"""Give every reader bad input, and see that it is read or refused with a sentence: no traceback, no hang, no 1 GB.
+"""Give every reader bad input, and check that it is read or refused with a message: no traceback, no hang, no 1 GB.
 
 python -m benchmarks.fuzz [--count 1000] [--seed 0] [--only "model file"] [--number 17 --keep folder]
 
-Inputs are read in another process, which may map one gigabyte more than it had before and is ended after ten seconds.
-Seconds in which it only waits for its turn do not count: other work on the machine should not look like a hang.
+Inputs are read in another process, which may map one more gigabyte and is killed after ten seconds. Time spent waiting
+for the CPU does not count, so that other load on the machine does not look like a hang.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def all_readers() -> list[Reader]:
 
 
 class Worker:
-    """The process that reads; a new one takes over from one that hung or died."""
+    """The reading process, replaced when it hangs or dies."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.by_hand: dict[str, int] = {}
-        """Reader -> how many inputs were made for it by hand."""
+        """Reader -> number of handmade inputs."""
         self._context = multiprocessing.get_context("spawn")
         self._process: Any = None
         self._start()
 
     def judge(self, case: Case, folder: Path) -> tuple[str, Outcome]:
-        """What the input is, and what became of it."""
+        """A description of the input, and its outcome."""
         self._start()
         self._pipe.send((case, folder))
         what, outcome = "?", Outcome("traceback", "the process that should make the input ended")
@@ -64,7 +64,7 @@ class Worker:
         return what, outcome
 
     def _answers(self) -> bool:
-        """Whether an answer comes in time."""
+        """Whether the process replies in time."""
         started, asleep = self._seconds()[0], 0.0
         while True:
             if self._pipe.poll(_LOOK):
@@ -75,8 +75,8 @@ class Worker:
                 return False
 
     def _seconds(self) -> tuple[float, bool]:
-        """Processor time of the reading process, and whether it waits for something other than the processor; where
-        the system does not tell, the time by the clock."""
+        """CPU time of the reading process and whether it is blocked on something else; wall time if the system does
+        not provide these."""
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0] in "SD"
@@ -103,7 +103,7 @@ class Worker:
 
 
 def judged(worker: Worker, cases: Sequence[Case], keep: Path | None = None) -> Iterator[tuple[Case, str, Outcome]]:
-    """Every case, made and read in an empty folder."""
+    """Create and read every case in an empty folder."""
     for case in cases:
         folder = keep or Path(tempfile.mkdtemp(prefix="clom-fuzz-"))
         folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def judged(worker: Worker, cases: Sequence[Case], keep: Path | None = None) -> I
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=1000, help="how many inputs, shared by all readers")
+    parser.add_argument("--count", type=int, default=1000, help="number of inputs over all readers")
     parser.add_argument("--seed", type=int, default=0, help="decides the inputs made by chance")
     parser.add_argument("--only", help="one reader")
     parser.add_argument("--number", type=int, help="one input of that reader, as a failure was listed")

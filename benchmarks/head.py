@@ -1,6 +1,6 @@
-"""Step 2 two ways at the same features: the head solved by L-BFGS (ours) and trained by SGD (the paper's).
+"""Step 2 on the same features with two solvers: the head fitted by L-BFGS (ours) or trained by SGD (the paper's).
 
-The head never changes the features, so both ways see the same ones. Prints accuracy and the seconds after step 1 as
+The head never changes the features, so both solvers see the same ones. Prints accuracy and the seconds after step 1 as
 mean and standard deviation over seeds. Not part of `make bench`: about ten minutes.
 
 python -m benchmarks.head [--seeds 0,1,2] [--quick]
@@ -30,7 +30,7 @@ EXPERIMENT = "digits-5t"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one seed: percent, and seconds over all tasks."""
+    """Results of one seed: percent, and seconds over all tasks."""
 
     til: float
     cil: float
@@ -68,7 +68,7 @@ def measure(head: HeadSettings | SgdHeadSettings, seed: int, quick: bool) -> Out
 
 
 class Clock:
-    """Listens to a task being learned and notes when step 1 was over."""
+    """A progress listener that records when step 1 ended."""
 
     def __init__(self) -> None:
         self.started = self.features_done = time.perf_counter()
@@ -90,13 +90,13 @@ def line(name: str, outcomes: Sequence[Outcome]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.head", description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--quick", action="store_true", help="smoke budget: does it work?")
+    parser.add_argument("--quick", action="store_true", help="the smoke budget, as a quick test")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args(arguments)
     machine.tune_process(options.threads)
     found: dict[str, list[Outcome]] = {name: [] for name in heads(options.quick)}
     for seed in map(int, options.seeds.split(",")):
-        for name, head in heads(options.quick).items():  # the ways take turns
+        for name, head in heads(options.quick).items():  # alternate
             found[name].append(measure(head, seed, options.quick))
     print(f"| head, {EXPERIMENT} | TIL % | CIL % | CIL, not calibrated % | seconds of step 1 | seconds after it |")
     print("|---|---|---|---|---|---|")

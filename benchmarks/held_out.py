@@ -1,7 +1,7 @@
-"""A recipe judged by training images that are held out, so that settings can be chosen without a look at test images.
+"""Evaluate a recipe on held-out training images, so that settings can be chosen without test images.
 
-Of the training images that an experiment draws of each class a fifth is asked, the rest is learned. Prints, after each
-task, what a run would print of its test images. The figures of results/cifar10.md come from here.
+A fifth of an experiment's training images of each class is held out, the rest is trained on. Prints, after each task,
+what a run would print for its test images. Source of the figures in results/cifar10.md.
 
 python -m benchmarks.held_out cifar10-5t --data FOLDER [--method clom] [--tasks 3] [--alone 2] [--set NAME=VALUE ...]
 """
@@ -24,12 +24,12 @@ from clom.evaluation.metrics import Evaluation, evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import RunConfig, parse_overrides, resolve
 
-HELD = 5  # one image in so many
-DRAW = 5  # the seed of which ones, the same for every recipe
+HELD = 5  # one in this many images is held out
+DRAW = 5  # the seed of the hold-out split, the same for every recipe
 
 
 def held_out(data: DataSettings, folder: Path | None, seed: int) -> Stream:
-    """The experiment's tasks, with training images that are kept back in the place of its test images."""
+    """The experiment's tasks with held-out training images as test images."""
     full = data.load(folder)
     randomness = torch.Generator().manual_seed(DRAW)
     n_classes = len(full.class_names)
@@ -40,7 +40,7 @@ def held_out(data: DataSettings, folder: Path | None, seed: int) -> Stream:
 
 
 def learn(config: RunConfig, stream: Stream) -> list[Evaluation]:
-    """What held-out images show after each task."""
+    """Print the results on held-out images after each task."""
     method, book, started = config.make_method(stream.image_shape), Scorebook(stream.tests), time.process_time()
     after = []
     for number, task in enumerate(stream, start=1):
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--tasks", type=int, help="only the first so many")
+    parser.add_argument("--tasks", type=int, help="number of tasks to learn, from the first")
     parser.add_argument("--alone", type=int, help="only this task, counted from 1, in a fresh network")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="overrides")
     parser.add_argument("--threads", type=int, default=1)

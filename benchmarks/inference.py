@@ -1,4 +1,4 @@
-"""Answering with T tasks (CIL): each task's cut network against the whole network with gates, half of them open."""
+"""CIL inference with T tasks: each task's compact network against the full network with gates, half of them open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.measure import Figure, figure, interleaved, ratios, scaled, seco
 from benchmarks.models import Masked, Subject, random_pixels, subject, untrained
 from clom.methods.clom import Clom
 
-TASKS = (1, 5, 10, 20)  # the second has a limit of its own
+TASKS = (1, 5, 10, 20)  # the second has a separate limit
 GROWTH = 1.10  # four times the tasks may take 4.4 times as long
 
 
@@ -29,7 +29,7 @@ class Case:
     compared: int
     rounds: int
     limit: float
-    """How many times the masked network's images per second are wanted at five tasks."""
+    """The required throughput relative to the masked network at five tasks."""
 
 
 CASES = (Case("MNIST net", 64, 512, 9, 2.0), Case("ResNet-18, width 64", 16, 64, 5, 3.0))
@@ -88,7 +88,7 @@ def _same_predictions(group: str, what: Subject, images: int, n: int) -> Figure:
 
 
 def _peaks(group: str, name: str, images: int, tasks: tuple[int, ...], quick: bool) -> list[Figure]:
-    """Peak memory, in processes of their own: in this one freed memory is kept for the next step."""
+    """Peak memory, in separate processes: within one, the allocator keeps freed memory."""
     found = []
     for kind in ("cut", "masked"):
         arguments = [name, kind, str(images), ",".join(map(str, tasks)), str(torch.get_num_threads())]

@@ -1,10 +1,9 @@
-"""Many questions at once to a server that is being taught meanwhile, and what that gains over one at a time.
+"""Throughput of concurrent requests to a server during a lesson, compared with one request at a time.
 
 python -m benchmarks.load [--seconds 60] [--connections 16] [--out results] [--quick]
 
-A server of `clom serve` on loopback; clients in this process. Rounds of one connection and of many take turns, so that
-a disturbance of the machine hits both. Every answer is compared with that of the model it says it is from: the one
-before the lesson, or, once that is over, the one after.
+`clom serve` on loopback, clients in this process. Rounds of one connection and of many alternate, so that other load
+affects both. Every answer is checked against the model version it names: the one before the lesson or the one after.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ from clom.serve.client import Client
 from clom.storage.model_file import save_model
 
 ROUNDS = 3
-SAME = 1e-3  # batches of another size round otherwise
+SAME = 1e-3  # rounding depends on the batch size
 LEAST_GAIN = 2.0
 
 
 def small() -> Method:
-    """From scratch, 32 x 32: what is left is mostly the way to the model and back."""
+    """Trained from scratch at 32 x 32: mostly measures the overhead of serving."""
     learning = {"plan": {"epochs": 2, "batch": 16}, "head": {"views": 1}}
     settings = ClomSettings.model_validate({"memory_per_class": 2, "learning": learning})
     return Clom(ResNet18Settings(width=8), settings, (3, 32, 32))
@@ -66,12 +65,12 @@ MODELS: dict[str, tuple[str, Callable[[], Method]]] = {
 
 @dataclass
 class Tally:
-    """What came back."""
+    """The outcome of many requests."""
 
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
     told: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
-    """Which model answered which question how."""
+    """Answers with the request and model version of each."""
     failed: int = 0
 
     def add(self, other: Tally) -> None:
@@ -98,7 +97,7 @@ class Tally:
 
 @dataclass
 class Exam:
-    """Pictures as files, and what each model, by the name that the server gives it, must say about them."""
+    """Encoded pictures, and the expected answers of each model version."""
 
     pictures: list[bytes]
     pixels: Tensor
@@ -120,7 +119,7 @@ class Exam:
 
 
 async def one_client(place: tuple[str, int], pictures: Sequence[bytes], until: float, at: int) -> Tally:
-    """Ask again and again on one connection that stays open."""
+    """Send requests repeatedly on one persistent connection."""
     tally = Tally()
     reader, writer = await asyncio.open_connection(*place)
     while time.perf_counter() < until:
@@ -161,7 +160,7 @@ async def ask_for(place: tuple[str, int], pictures: Sequence[bytes], n: int, sec
 
 
 def prepare(make: Callable[[], Method], photos: Path, path: Path) -> Exam:
-    """A taught model file, made to be taught on for hours where it can be, and questions about other pictures."""
+    """Save a trained model whose next lesson lasts for hours where possible; return other pictures to classify."""
     method = make()
     size = method.image_shape[-1]
     for task in ("shapes", "patterns"):
@@ -246,7 +245,7 @@ def measure(name: str, photos: Path, folder: Path, options: argparse.Namespace) 
 
 
 def batches_so_far(client: Client) -> tuple[float, float]:
-    """Pictures, and batches they were computed in."""
+    """The numbers of pictures and of batches."""
     with client.request("GET", "/metrics") as response:
         lines = response.read().decode().splitlines()
     values = {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("clom_batch_pictures_")}
@@ -290,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default=",".join(MODELS), help="some of the models")
     parser.add_argument("--threads", type=int, default=machine.cores(), help="for the server")
     parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--quick", action="store_true", help="the small model for three seconds: does it work?")
+    parser.add_argument("--quick", action="store_true", help="the small model for three seconds, as a smoke test")
     options = parser.parse_args(arguments)
     names = list(MODELS)[:1] if options.quick else [name for name in MODELS if name in options.only]
     options.seconds = 3.0 if options.quick else options.seconds

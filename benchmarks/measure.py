@@ -1,6 +1,6 @@
-"""Timing that is fair on a noisy machine, and what a measured figure is.
+"""Fair timing on a noisy machine.
 
-Variants take turns in one process, so that a disturbance hits all of them; ratios are taken round by round. A figure is
+Variants alternate in one process, so that other load affects all of them; ratios are taken round by round. A figure is
 a median with its quartiles.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the report: a median, its quartiles over `n` measurements, and the limit it has to keep."""
+    """One line of the report: a median, its quartiles over `n` measurements, and its limit."""
 
     group: str
     name: str

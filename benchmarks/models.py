@@ -1,4 +1,4 @@
-"""The networks that are measured, and untrained CLOM models of them with half of all gates open."""
+"""The benchmarked networks, and untrained CLOM models of them with half of all gates open."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RESNET_16 = Subject("ResNet-18, width 16", ResNet18Settings(width=16), 32, 10)
 RESNET_64 = Subject("ResNet-18, width 64", ResNet18Settings(width=64), 32, 10)
 SUBJECTS = {subject.name: subject for subject in (MNIST_NET, RESNET_16, RESNET_64)}
 
-# The same kinds of network, small enough to see in seconds that everything works.
+# Small networks of the same kinds, for quick runs.
 _SMALL: dict[str, NetSettings] = {
     "alexnet": AlexNetSettings(channels=(8, 8, 8), hidden=16),
     "resnet18": ResNet18Settings(width=4),
@@ -51,7 +51,7 @@ def subject(name: str, quick: bool) -> Subject:
 
 
 class Masked(Clom):
-    """The same model, answering with the whole network and its gates instead of each task's cut network."""
+    """The same model, with inference by the full gated network instead of each task's compact network."""
 
     def _network(self, task: int) -> TaskNetwork:
         every_feature = torch.arange(self.protection.net.n_features)
@@ -60,7 +60,7 @@ class Masked(Clom):
 
 
 def short_settings(batch: int, epochs: int = 1) -> ClomSettings:
-    """Everything a task goes through, as briefly as possible."""
+    """Settings with every training stage, as short as possible."""
     learning = ContrastiveSettings(plan=Plan(epochs=epochs, batch=batch), head=HeadSettings(views=1, iterations=1))
     return ClomSettings(calibration="scale", learning=learning)
 
@@ -86,6 +86,6 @@ def random_pixels(what: Subject, count: int, seed: int = 0) -> Tensor:
 
 
 def random_task(what: Subject, count: int, number: int = 0) -> Task:
-    """Noise with labels: speed does not ask what is on an image."""
+    """Random images and labels; speed does not depend on them."""
     images = Images(random_pixels(what, count, number), torch.arange(count) % what.classes)
     return Task(f"task {number}", tuple(f"{number}.{label}" for label in range(what.classes)), images, images)

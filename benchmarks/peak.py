@@ -1,6 +1,6 @@
-"""The most memory that answering takes: run as a process of its own, prints `{number of tasks: bytes}`.
+"""Peak memory of inference: run as a separate process, prints `{number of tasks: bytes}`.
 
-What the interpreter and its libraries hold before the model is built does not count.
+Memory in use before the model is built does not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("name", choices=SUBJECTS)
     parser.add_argument("kind", choices=["cut", "masked"])
     parser.add_argument("images", type=int)
-    parser.add_argument("tasks", help="numbers of tasks, rising, as 1,5,10")
+    parser.add_argument("tasks", help="ascending numbers of tasks, for example 1,5,10")
     parser.add_argument("threads", type=int)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
@@ -43,7 +43,7 @@ def peaks(options: argparse.Namespace) -> dict[str, int]:
 
 
 def _status(field: str) -> int | None:
-    """A figure of this process's memory in bytes, where the system tells.
+    """A field of /proc/self/status in bytes; None if it is unavailable.
 
     Not `getrusage`: on Linux its maximum is inherited from the process that started this one.
     """

@@ -1,4 +1,4 @@
-"""People's photos: CLOM with adapters against statistics of the same frozen features, and against knowing everything.
+"""Real photos: CLOM with adapters against class statistics of the same frozen features, and against joint training.
 
 Two tasks, flowers and then ants and bees, some photos of each class to learn from and the rest to test. Prints CIL of
 every seed in percent. Not part of `make bench`: it needs the photos.
@@ -30,7 +30,7 @@ from clom.methods.families.masked import MaskedMethod
 from clom.photos.presets import new_method
 
 FOLDERS = (("flowers5",), ("ants_bees/train", "ants_bees/val"))
-HELD = 0.2  # of the photos to learn from, as `clom learn` does
+HELD = 0.2  # held-out share of the training photos, as in `clom learn`
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)
 IMAGENET = (
     "Ants and bees, and daisies, are classes of ImageNet, which the features were trained on: not unseen classes."
@@ -46,7 +46,7 @@ class Photos:
     features: Tensor
 
     def rows(self, seed: int, per_class: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Which photos train, validate and test."""
+        """Indices of the training, validation and test photos."""
         train, held, test = [], [], []
         count = round(HELD * per_class)
         for label, name in enumerate(self.class_names):
@@ -60,7 +60,7 @@ class Photos:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Percent of the test photos of all tasks, and seconds of processor time of learning each task."""
+    """Percent of the test photos of all tasks, and CPU seconds of learning each task."""
 
     cil: float
     til: float
@@ -74,7 +74,7 @@ def read(folder: Path, places: Sequence[str], method: MaskedMethod) -> Photos:
 
 
 def learned(name: str, photos: Sequence[Photos], seed: int, per_class: int) -> tuple[Method, tuple[float, ...]]:
-    """A system after all tasks. Class statistics need no held-out photos, so they may learn from these, too."""
+    """A system after all tasks. Class statistics need no held-out photos and use these for training, too."""
     method, taken = new_method(name, seed=seed), []
     for number, task in enumerate(photos, start=1):
         train, held, _ = task.rows(seed, per_class)
@@ -96,7 +96,7 @@ def measure(name: str, photos: Sequence[Photos], seed: int, per_class: int) -> O
 
 
 def joint_probe(photos: Sequence[Photos], seed: int, per_class: int) -> Outcome:
-    """Logistic regression on unrotated photos of all classes at once; its L2 is chosen on the held-out ones."""
+    """Logistic regression on unrotated photos of all classes at once; its L2 penalty is chosen on held-out photos."""
     rows = [task.rows(seed, per_class) for task in photos]
     offsets = torch.tensor([0] + [len(task.class_names) for task in photos]).cumsum(0)
 

@@ -1,4 +1,4 @@
-"""Measured figures as JSON for programs and as Markdown for people."""
+"""Benchmark results as JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(folder: Path, figures: Sequence[Figure], minutes: float, quick: bool) 
 
 
 def commit() -> str:
-    """What was measured: the commit, with a plus sign if files differ from it."""
+    """The commit, with a plus sign if the working tree differs from it."""
     root = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
@@ -92,5 +92,5 @@ def measured(figure: Figure) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits are more than such measurements are worth."""
+    """At most three significant digits."""
     return f"{value:.0f}" if abs(value) >= 100 or value == 0 else f"{value:.3g}"

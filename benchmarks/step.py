@@ -1,7 +1,7 @@
 """One contrastive training step against the bare network's forward and backward on the same 8N views.
 
-The total is taken from the training loop itself, through its progress reports; the bare network and a step that is
-taken apart run between its steps.
+The total is taken from the training loop itself, through its progress reports; the bare network and an
+instrumented step run between its steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PER_EPOCH = 4
 
 @dataclass(frozen=True)
 class Case:
-    """N images, so 8N views a step."""
+    """N images, 8N views per step."""
 
     name: str
     images: int
@@ -48,7 +48,7 @@ CASES = (
 
 
 class Steps:
-    """A network that learns its third task: the two old ones are there to be protected."""
+    """A network learning its third task, so that two earlier tasks are protected."""
 
     def __init__(self, what: Subject, images: int, rounds: int) -> None:
         epochs = math.ceil((rounds + WARMUP) / _PER_EPOCH)
@@ -77,13 +77,13 @@ class Steps:
         return settings.learning
 
     def run(self) -> dict[str, list[float]]:
-        """Seconds by what was done, one of each a round."""
+        """Seconds by part, one of each per round."""
         self.started = time.perf_counter()
         self.model.learner.learn(self.protection, 2, self.task, 0, TrainingContext(self._after_step))
         return self.times
 
     def _after_step(self, progress: Progress) -> None:
-        """Called by the training loop after every step: what happens here does not belong to the step."""
+        """Called by the training loop after every step; time spent here does not count."""
         if progress.phase != "features":
             return
         taken = {"step": time.perf_counter() - self.started, "bare": seconds(self.bare), **self.parts()}
@@ -93,12 +93,12 @@ class Steps:
         self.started = time.perf_counter()
 
     def bare(self) -> None:
-        """The same network without gates, loss or views: what the arithmetic costs."""
+        """The same network without gates, loss or views: the cost of the arithmetic."""
         self.optimiser.zero_grad(set_to_none=True)
         self.protection.net(self.views, 2, {}).square().mean().backward()
 
     def parts(self) -> dict[str, float]:
-        """The learner's step, cut at the features so that forward and backward of network and loss are told apart."""
+        """The learner's step, split at the features to time forward and backward of network and loss separately."""
         clock = [time.perf_counter()]
 
         def lap() -> None:

@@ -1,4 +1,4 @@
-"""What a task adds to memory, how long a saved model takes to load, and how long images take to read."""
+"""Memory added per task, loading time of saved models, and reading time of images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 1.10
 
 
 def memory_figures(quick: bool = False) -> list[Figure]:
-    """Each network learns a few tasks from a handful of images; every tensor that is alive afterwards counts."""
+    """Each network learns a few tasks from a few images; every tensor alive afterwards counts."""
     found = []
     for name in ("MNIST net", "ResNet-18, width 16"):
         what = subject(name, quick)
@@ -47,22 +47,22 @@ def memory_figures(quick: bool = False) -> list[Figure]:
 
 
 def _learned(what: Subject, n_tasks: int) -> tuple[list[float], list[float]]:
-    """Growth of all living tensors with each task after the second, and the bytes of what is the task's own.
+    """Growth of all live tensors with each task after the second, and the bytes of the task's own parameters.
 
-    The first two tasks do not count: only from the second on is there something to protect.
+    The first two tasks do not count: protection starts with the second.
     """
     model = untrained(what, 0, settings=short_settings(batch=what.classes))
     after = []
     for number in range(n_tasks):
         model.learn(random_task(what, what.classes, number))
-        model.load_state_dict(model.state_dict())  # drops the cut networks, which `_answered` looks at
+        model.load_state_dict(model.state_dict())  # drops the compact networks, which `_answered` measures
         after.append(live_bytes())
     grown = [float(b - a) for a, b in pairwise(after[1:])]
     return grown, [float(own_bytes(model, number)) for number in range(2, n_tasks)]
 
 
 def _answered(what: Subject, n_tasks: int) -> tuple[list[float], list[float]]:
-    """Growth of all living tensors with the first answer of each task, and the bytes of its cut network and head."""
+    """Growth of all live tensors with each task's first inference, and the bytes of its compact network and head."""
     model = untrained(what, n_tasks)
     images = random_task(what, 2 * what.classes).train.pixels
     before, cached, cut = live_bytes(), [], []
@@ -76,7 +76,7 @@ def _answered(what: Subject, n_tasks: int) -> tuple[list[float], list[float]]:
 
 
 def _cut_bytes(model: MaskedMethod, task: int) -> int:
-    """4 bytes for each weight between open units, and for their biases."""
+    """4 bytes for each weight between open units and each of their biases."""
     gates: dict[str | None, int] = {group: int(gate.sum()) for group, gate in model.gates(task).items()}
     total = 0
     for layer in model.protection.net.gated_layers():
@@ -97,9 +97,9 @@ def own_bytes(model: Clom, task: int) -> int:
 
 
 def live_bytes() -> int:
-    """All tensors that Python can still reach, each piece of memory once."""
+    """The bytes of all reachable tensors, each storage counted once."""
     gc.collect()
-    # Other kinds, such as the stand-ins of exporters, hold no memory.
+    # Other tensor types, such as the fake tensors of exporters, hold no memory.
     storages = [thing.untyped_storage() for thing in gc.get_objects() if type(thing) in (Tensor, nn.Parameter)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
@@ -118,7 +118,7 @@ def loading_figures(quick: bool = False) -> list[Figure]:
 
 
 def _reading(folder: Path, count: int, rounds: int) -> Figure:
-    """Images in MNIST's own format, not compressed."""
+    """Images in MNIST's format, uncompressed."""
     images, labels = folder / "images", folder / "labels"
     dimensions = np.array([count, 28, 28], dtype=">i4").tobytes()
     pixels = np.random.default_rng(0).integers(0, 256, count * 784, dtype=np.uint8)
