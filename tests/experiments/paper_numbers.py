@@ -129,7 +129,7 @@ LWF_R = {
     "herding": "rank",
     "final_relu": False,
 }
-# iCaRL, "Two training variants": the same trainer; means over exemplars and mirror images, but not of digits.
+# iCaRL, "Two training variants": the same trainer; means over exemplars and horizontal flips, except for digits.
 ICARL = {**LWF_R, "variant": "liu", "flip_means": mnist_or(False, True)}
 
 TABLE: dict[str, Numbers] = {
