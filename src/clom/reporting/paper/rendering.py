@@ -14,7 +14,7 @@ from clom.reporting.paper.numbers import Number
 from clom.reporting.paper.table import Column, Entry, Table
 
 DASH = "–"
-EXPLANATION = "Ours: mean ± standard deviation over seeds, the best of a column marked; in brackets: the paper's."
+EXPLANATION = "Ours: mean ± standard deviation over seeds, the best of a column marked; in parentheses: the paper's."
 
 
 def number_text(number: Number | None, digits: int = 1) -> str:
@@ -25,7 +25,7 @@ def number_text(number: Number | None, digits: int = 1) -> str:
 
 
 def entry_text(entry: Entry, digits: int, mark: Callable[[str], str] | None = None) -> str:
-    """Ours, then the paper's in brackets; `mark` formats ours."""
+    """Ours, then the paper's in parentheses; `mark` formats ours."""
     ours = number_text(entry.ours, digits)
     theirs = "" if entry.paper is None else f" ({entry.paper.mean:.{digits}f})"
     return (mark(ours) if mark else ours) + theirs
