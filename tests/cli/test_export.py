@@ -27,7 +27,7 @@ def test_a_file_and_two_lines(model: Path, tmp_path: Path, capsys: pytest.Captur
     assert end.value.code == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{tmp_path / 'out.pt2'}: 2 classes")
-    assert "'images': bytes [n, channels, height, width]" in second
+    assert "'images': uint8 [n, channels, height, width]" in second
     assert (tmp_path / "out.pt2").stat().st_size > 1000
 
 
