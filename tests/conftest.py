@@ -16,6 +16,7 @@ from clom.data.stream import Stream
 from clom.methods.registry import METHODS
 from clom.nets.networks.registry import NETS
 from clom.ood.registry import PREDICTORS, SCORES
+from clom.plugins import loading
 from clom.testing.simulated_device import simulated_device
 
 simulated_device()  # before any test computes a gradient: torch counts devices once, in the first backward pass
@@ -40,6 +41,7 @@ def same_registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone afterwards."""
     for registry in (METHODS, NETS, SETS, SCORES, PREDICTORS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(loading, "_loaded", dict(loading._loaded))
 
 
 @pytest.fixture(scope="session")
