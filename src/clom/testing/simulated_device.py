@@ -152,10 +152,35 @@ def _copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tenso
     return target
 
 
+class _Backend:
+    """What torch asks of a kind of device: one device, always available, without a random state of its own."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Random numbers are drawn by the CPU."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+
 def _register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    _setup_privateuseone_for_python_backend(NAME)
+    _setup_privateuseone_for_python_backend(NAME, _Backend())
     everything = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
     everything.fallback(lambda op, *args, **kwargs: _compute(op, args, kwargs), "PrivateUse1")  # type: ignore[no-untyped-call]
     factories = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
