@@ -125,6 +125,12 @@ def test_what_is_known_before_anything_is_read(tmp_path: Path) -> None:
     assert found.outline() == Outline(images.pixels.shape[2], len(images), 10)
 
 
+def test_the_number_of_classes_of_all_tasks() -> None:
+    assert DataSettings(set="digits", classes_per_task=2).n_classes() == 10
+    assert DataSettings(set="digits", sizes=(3, 1)).n_classes() == 4
+    assert DataSettings(set="digits", groups=(("0", "4"), ("7",))).n_classes() == 3
+
+
 def test_grey_pictures_have_one_channel_unless_one_has_colour(tmp_path: Path) -> None:
     folder = class_folders(tmp_path, {"wren": 3, "tit": 3}, grey=True)
     found = DataSettings(folder=folder, sizes=(2,)).load()
@@ -294,6 +300,7 @@ def test_a_data_set_may_define_its_tasks() -> None:
     stream = DataSettings(set="grouped").stream(None, 0)
     assert stream.class_names == (("c",), ("a", "b"))
     assert stream.image_shape == (3, 8, 8), "cropped to squares"
+    assert DataSettings(set="grouped").n_classes() is None, "unknown before it is read"
 
 
 # --- settings ---

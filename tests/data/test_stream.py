@@ -40,6 +40,7 @@ def test_consecutive_split(dataset: DataSet) -> None:
     assert stream.class_names == (("ant", "bee"), ("cat", "dog"), ("eel", "fox"))
     assert [task.name for task in stream] == ["task 1", "task 2", "task 3"]
     assert (stream.name, stream.image_shape, len(stream)) == ("zoo", (1, 1, 2), 3)
+    assert (stream.n_classes, stream[:2].n_classes) == (6, 4)
     assert all(task.n_classes == 2 for task in stream)
 
 

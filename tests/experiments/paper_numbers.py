@@ -185,6 +185,7 @@ TABLE: dict[str, Numbers] = {
         **under("augmentation", shifted(flip=False, shift=0)),
         "alphas": [1e-5, 1e-4, 1e-2, 1e-1],
         "projector_stride": 2,
+        "n_classes": None,
         "clip": 10.0,
         "update": "batch",
         "network.channels": [64, 128, 256],
@@ -248,6 +249,7 @@ TABLE: dict[str, Numbers] = {
         "alpha": per_data(0.2, 0.1, 0.2, 0.2),
         "beta": per_data(1.0, 0.5, 0.5, 0.5),
         "replay_batch": mnist_or(128, 32),
+        "n_classes": None,
     },
     # A-RPS (brjathu/RPSnet), training loop, with the MNIST script's epochs, J and repeated
     # exemplars. gamma is scaled for 20 tasks, as its pitfalls ask.

@@ -16,6 +16,7 @@ from clom.errors import UserError
 from clom.experiments.catalogue import BUDGETS, experiment_names, read_experiment
 from clom.experiments.config import RunConfig, parse_overrides, read_settings_file, resolve
 from clom.learning.schedule import Schedule
+from clom.methods.derpp import Derpp
 from clom.methods.registry import BUILT_IN
 from clom.nets import AlexNetSettings
 from clom.settings import flatten, merged, set_dotted
@@ -47,6 +48,30 @@ def test_everything_resolves(experiment: str, budget: str, method: str) -> None:
         assert flatten(config.settings)[name] == value
     if budget == "smoke":
         assert config.make_method(config.image_shape()).tasks == []
+
+
+@pytest.mark.parametrize("experiment", experiment_names())
+def test_methods_learn_the_number_of_classes_from_the_experiment(experiment: str) -> None:
+    size = read_experiment(experiment).size
+    assert size is not None
+    config = resolve(experiment, "derpp", "smoke")
+    assert config.data.n_classes() == size.classes
+    method = config.make_method(config.image_shape())
+    assert isinstance(method, Derpp)
+    assert method.head.n_outputs == size.classes
+    assert config.settings["n_classes"] is None, "a run of another part of the experiment has the same settings"
+    shorter = config.make_method(config.image_shape(), n_classes=6)
+    assert (shorter.settings.model_dump()["n_classes"], shorter.n_parameters() < method.n_parameters()) == (6, True)
+
+
+def test_the_number_of_classes_can_be_unknown() -> None:
+    """On request, and in runs of versions that had no such setting."""
+    growing = resolve("digits-5t", "derpp", "smoke", overrides={"n_classes": 0})
+    earlier = growing.model_copy(update={"settings": {k: v for k, v in growing.settings.items() if k != "n_classes"}})
+    for config in (growing, earlier):
+        method = config.make_method((1, 8, 8))
+        assert isinstance(method, Derpp)
+        assert method.head.n_outputs == 0
 
 
 @pytest.mark.parametrize("experiment", experiment_names())

@@ -271,6 +271,12 @@ def test_variants_run(method: str, tmp_path: Path) -> None:
     assert result.class_names == (("0", "1", "2"), ("3", "4"))
 
 
+def test_a_method_is_told_the_number_of_classes_of_the_stream(tmp_path: Path) -> None:
+    config = resolve("digits-5t", "derpp", "smoke")
+    execute(config, config.data.stream(None, 0)[:2], tmp_path)
+    assert load_model(tmp_path / "model.safetensors").settings.model_dump()["n_classes"] == 4
+
+
 def test_methods_look_for_further_data_sets_in_the_given_folder(tmp_path: Path) -> None:
     (tmp_path / "SVHN").mkdir()
     images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)

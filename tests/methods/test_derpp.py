@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clom.data.images import DataSet, Images
+from clom.data.images import DataSet, Images, to_unit
 from clom.data.stream import Stream, Task, split
 from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
@@ -91,6 +91,57 @@ def test_the_whole_loss() -> None:
     method._learn(Task(task.name, task.class_names, stream, stream), TrainingContext(reports.append))
     # .3954948 + .2 * .1666667 + .5 * 1.5514448
     assert [progress.loss for progress in reports] == pytest.approx([1.2045505], abs=1e-6)
+
+
+# --- all outputs from the start ---------------------------------------------------------------------------------------
+
+
+def test_all_outputs_are_trained_and_stored_from_the_first_task() -> None:
+    """By hand, for zero weights: a head of four outputs on the features [1, 2], a first task of two classes, one step.
+
+    The softmax is 1/4 everywhere, so the gradient of the biases is 1/4 for all outputs but the label's, -3/4: the
+    outputs of classes that have not come yet are pushed down.
+    """
+    method = make(n_classes=4, plan={"epochs": 1, "batch": 1}, optimiser={"kind": "sgd", "lr": 0.1})
+    method.open_task(LearnedTask("first", ("a", "b")))
+    method.backbone = Constant()  # type: ignore[assignment]
+    method.head.parts[0] = part = nn.Linear(2, 4)
+    nn.init.zeros_(part.weight)
+    nn.init.zeros_(part.bias)
+    image = Images(torch.full((1, 1, 8, 8), 7, dtype=torch.uint8), torch.tensor([1]))
+    reports: list[Progress] = []
+    method._learn(Task("first", ("a", "b"), image, image), TrainingContext(reports.append))
+    assert [progress.loss for progress in reports] == pytest.approx([1.3862944])  # log 4, not log 2
+    assert part.bias.tolist() == pytest.approx([-0.025, 0.075, -0.025, -0.025])
+    assert part.weight[3].tolist() == pytest.approx([-0.025, -0.05])
+    assert method.reservoir.outputs[0].tolist() == [0, 0, 0, 0]
+    assert int(method.reservoir.widths[0]) == 4, "stored logits hold down later classes"
+    assert method.memory_bytes == 64 + 4 * 4
+    assert [tuple(block.shape) for block in method.blocks(image.pixels)] == [(1, 2)], "classes seen so far alone"
+
+
+def test_the_head_does_not_grow_up_to_the_announced_classes_and_grows_beyond(tiny_stream: Stream) -> None:
+    method = make(n_classes=5, memory={"size": 500})
+    before = method.n_parameters()
+    method.learn(tiny_stream[0]).learn(tiny_stream[1])
+    assert method.n_parameters() == before
+    assert method.reservoir.widths.unique().tolist() == [0, 5]
+    assert method.logits(torch.zeros(2, 3, 8, 8)).shape == (2, 5)
+    method.learn(tiny_stream[2])  # six classes
+    assert method.head.n_outputs == 6
+    assert method.reservoir.widths.unique().tolist() == [0, 5, 6]
+    blocks = method.blocks(tiny_stream.tests[0].pixels)
+    assert [block.shape[1] for block in blocks] == [2, 2, 2]
+    images = to_unit(tiny_stream.tests[0].pixels)
+    torch.testing.assert_close(torch.cat(blocks, 1), method.logits(images).detach())
+
+
+@pytest.mark.parametrize("n_classes", [6, 5, 20])
+def test_is_a_method_with_announced_classes(n_classes: int, tiny_stream: Stream) -> None:
+    check_method(lambda seed: make(seed=seed, n_classes=n_classes, memory={"size": 20}, replay_batch=8), tiny_stream)
+
+
+# --- reservoir --------------------------------------------------------------------------------------------------------
 
 
 def test_every_item_is_stored_with_the_same_probability() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -234,6 +236,20 @@ def test_the_spare_row_is_trained_like_outputs_of_future_classes() -> None:
     assert head.spare.abs().max() > 0.1
     head.grow(2)
     torch.testing.assert_close(head(features), all_at_once(features))
+
+
+def test_future_classes_are_those_of_the_experiment_not_seen_yet(tiny_stream: Stream) -> None:
+    """By hand, for the zero rows of the first task: six equal outputs, so the loss is log 6 and not log 3."""
+    method, images, labels = small(n_classes=6), torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
+    counts = []
+    for task in tiny_stream:
+        method.open_task(LearnedTask(task.name, task.class_names))
+        counts.append(method.n_unseen)
+    assert counts == [4, 2, 0]
+    for n_classes, expected in ((6, 6), (0, 3)):
+        method = small(n_classes=n_classes)
+        method.open_task(LearnedTask("first", ("a", "b")))
+        assert float(method._loss(images, labels).detach()) == pytest.approx(math.log(expected))
 
 
 def test_outputs_on_earlier_mean_inputs_hardly_change(tiny_stream: Stream) -> None:

@@ -127,6 +127,15 @@ class DataSettings(Settings):
         most = outline.n_train if self.train_per_class is None else outline.n_classes * self.train_per_class
         return min(most, outline.n_train)
 
+    def n_classes(self) -> int | None:
+        """The number of classes of all tasks, if it is known without reading the images."""
+        if self.groups is not None:
+            return sum(map(len, self.groups))
+        if self.sizes is not None:
+            return sum(self.sizes)
+        outline = self.outline()
+        return None if outline is None else outline.n_classes
+
     def load(self, folder: Path | None = None) -> DataSet:
         """The images. `folder` is the user's folder of data sets, also searched for pictures that have been moved."""
         resolved = self.resolved()

@@ -69,6 +69,11 @@ class Stream(Sequence[Task]):
         return tuple(task.class_names for task in self._tasks)
 
     @property
+    def n_classes(self) -> int:
+        """The number of classes of all tasks."""
+        return sum(task.n_classes for task in self._tasks)
+
+    @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height and width as stored (grey images have one channel until `to_unit`)."""
         channels, height, width = self._tasks[0].train.pixels.shape[1:]

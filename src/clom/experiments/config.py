@@ -53,10 +53,16 @@ class RunConfig(Settings):
         values: dict[str, Any] = dump(self)
         return {name: value for name, value in values.items() if value or name not in ("plugins", "title", "external")}
 
-    def make_method(self, image_shape: Sequence[int]) -> Method:
-        """Create the untrained method; raises UserError if its network exceeds this machine's memory."""
+    def make_method(self, image_shape: Sequence[int], n_classes: int | None = None) -> Method:
+        """Create the untrained method; raises UserError if its network exceeds this machine's memory.
+
+        A method that uses the number of classes of all tasks has a setting `n_classes`; if that is None, it is filled
+        in, by default with what the data settings tell.
+        """
         method_type = method_class(self.method)
         settings = method_type.settings_type.model_validate(self.settings)
+        if getattr(settings, "n_classes", 0) is None:
+            settings = settings.model_copy(update={"n_classes": n_classes or self.data.n_classes()})
         numbers = (machine.memory_bytes() or 2**36) // _BYTES_PER_WEIGHT
         with SizeLimit(numbers, 10**6, f"The network of these settings is too large for this machine: {self.net!r}."):
             return method_type(self.net, settings, image_shape, self.seed)

@@ -192,7 +192,7 @@ def read_config(folder: Path) -> RunConfig:
 
 def _fresh(config: RunConfig, stream: Stream) -> Method:
     """The untrained method. A stream that it cannot learn is refused here, before the run writes anything."""
-    method = config.make_method(stream.image_shape)
+    method = config.make_method(stream.image_shape, stream.n_classes)
     for task in stream:
         if task.n_classes < method.least_classes:
             raise UserError(

@@ -1,15 +1,17 @@
 """DER++: replay from a reservoir of images, matching both their labels and their earlier logits.
 
 Buzzega et al., Dark Experience for General Continual Learning, NeurIPS 2020. Nothing happens at the end of a task: the
-reservoir is filled during training, and no old network is stored. Differences from the authors' code:
+reservoir is filled during training, and no old network is stored.
 
-- The head grows with the tasks instead of having all outputs from the start. Stored logits are compared with the
-  outputs that existed when they were stored (zero padding would pull the logits of new classes to zero), and the
-  cross-entropy is over the classes seen so far.
-- Each task starts with a new optimiser, which makes no difference for the authors' plain SGD.
+As published, the head has the outputs of all classes from the start (`n_classes`): the cross-entropy and the stored
+logits are over all of them, so that an image stored early also holds down the outputs of later classes. Predictions
+are among the classes seen so far. Where the number of classes is unknown or exceeded, the head grows; stored logits are
+then compared with the outputs that existed when they were stored, since zero padding would pull the logits of new
+classes to zero.
 
 As in the authors' code, an image can be stored several times, since it is offered in every epoch, and classes are
-balanced only in expectation.
+balanced only in expectation. Each task starts with a new optimiser, which makes no difference for the authors' plain
+SGD.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from clom.data.stream import Task
 from clom.data.views import augment
 from clom.learning.context import TrainingContext
 from clom.methods.families.base import LearnedTask
-from clom.methods.families.shared import SharedNetwork, SharedSettings
+from clom.methods.families.shared import FullHeadSettings, SharedNetwork
 from clom.nets import NetSettings
+from clom.nets.plain import LinearHead
 from clom.settings import Count, NonNegative, Positive, Settings
 
 Draw = Callable[[int], int]
@@ -38,7 +41,7 @@ class ReservoirSettings(Settings):
     """Total number of images, independent of the number of classes."""
 
 
-class DerppSettings(SharedSettings):
+class DerppSettings(FullHeadSettings):
     memory: ReservoirSettings = ReservoirSettings()
     alpha: NonNegative = 0.5
     """Weight of the loss on stored logits, which is a mean over outputs, not the paper's squared norm."""
@@ -53,6 +56,7 @@ class Derpp(SharedNetwork):
     name = "derpp"
     settings_type = DerppSettings
     settings: DerppSettings
+    head: LinearHead
 
     def __init__(self, net: NetSettings, settings: DerppSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
@@ -62,9 +66,20 @@ class Derpp(SharedNetwork):
     def memory_bytes(self) -> int:
         return self.reservoir.n_bytes
 
+    def _make_head(self, n_features: int) -> LinearHead:
+        head = LinearHead(n_features)
+        if self.settings.n_classes:
+            head.grow(self.settings.n_classes)
+        return head
+
     def _open_task(self, task: LearnedTask) -> None:
-        super()._open_task(task)
-        self.reservoir.widen(self.n_seen)
+        if self.n_seen > self.head.n_outputs:
+            self.head.grow(self.n_seen - self.head.n_outputs)
+        self.reservoir.widen(self.head.n_outputs)
+        self.eval()
+
+    def scores(self, pixels: Tensor) -> Tensor:
+        return super().scores(pixels)[:, : self.n_seen]
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
         pixels, labels = self.new_data(task)

@@ -11,9 +11,9 @@ one. There the outputs of all classes are allocated in advance, here the head gr
   rows: their outputs for old inputs stay close to the initial ones, and a random initialisation would be noise that
   training cannot remove.
 * In the published code, outputs of future classes are negatives: they are trained to stay low on every earlier task.
-  Here one `spare` row represents all of them (`unseen`), and the row of a new class is initialised with a copy of it.
-  Outputs with equal initial rows and equal gradients stay equal, so this is the published training with equal initial
-  rows.
+  Here one `spare` row represents all of them (`n_classes` less those seen), and the row of a new class is initialised
+  with a copy of it. Outputs with equal initial rows and equal gradients stay equal, so this is the published training
+  with equal initial rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from clom.learning.context import TrainingContext
 from clom.learning.loop import Plan, shuffled_batches
 from clom.learning.optim import OptimiserSettings
 from clom.learning.schedule import Schedule
-from clom.methods.families.shared import SharedNetwork, SharedSettings
+from clom.methods.families.shared import FullHeadSettings, SharedNetwork
 from clom.nets import NetSettings
 from clom.nets.plain import Backbone, LinearHead
 from clom.settings import Count, Fraction, Positive, PositiveNumber, Settings
@@ -53,7 +53,7 @@ class OwmNetSettings(Settings):
     """Mean and standard deviation of the pixels; the defaults are those of CIFAR-10."""
 
 
-class OwmSettings(SharedSettings):
+class OwmSettings(FullHeadSettings):
     """The defaults are those of the published code for CIFAR-10; there is none for CIFAR-100 and Tiny-ImageNet."""
 
     plan: Plan = Plan(epochs=25, batch=64, schedule=Schedule(kind="constant"))
@@ -69,7 +69,8 @@ class OwmSettings(SharedSettings):
     clip: PositiveNumber = 10.0
     """Maximum norm of the projected gradient over all layers."""
     unseen: Count = 1
-    """Number of future classes that the spare row represents; with 0, future classes are no negatives."""
+    """Number of future classes that the spare row represents if `n_classes` is unknown; with 0, they are no
+    negatives."""
 
     @field_validator("optimiser")
     @classmethod
@@ -256,9 +257,15 @@ class Owm(SharedNetwork):
         """Cross-entropy over all outputs, including those of future classes."""
         features = self.backbone(images)
         outputs = self.head(features)
-        if self.settings.unseen:
-            outputs = torch.cat([outputs, self.head.unseen(features, self.settings.unseen)], 1)
+        if self.n_unseen:
+            outputs = torch.cat([outputs, self.head.unseen(features, self.n_unseen)], 1)
         return F.cross_entropy(outputs, labels)
+
+    @property
+    def n_unseen(self) -> int:
+        """Number of future classes."""
+        settings = self.settings
+        return max(0, settings.n_classes - self.n_seen) if settings.n_classes else settings.unseen
 
     @torch.no_grad()
     def _update_projectors(self, task: Task, projections: Sequence[LayerProjection]) -> None:

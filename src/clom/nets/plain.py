@@ -84,6 +84,10 @@ class LinearHead(nn.Module):
         self.n_features, self.bias = n_features, bias
         self.parts = nn.ModuleList()
 
+    @property
+    def n_outputs(self) -> int:
+        return sum(len(part.get_parameter("weight")) for part in self.parts)
+
     def grow(self, n_outputs: int) -> None:
         self.parts.append(nn.Linear(self.n_features, n_outputs, bias=self.bias))
 

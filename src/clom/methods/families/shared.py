@@ -21,7 +21,7 @@ from clom.methods.families.base import Blocks, LearnedTask, Method, seeded
 from clom.methods.families.graphs import SharedScores
 from clom.nets import NetSettings
 from clom.nets.plain import Backbone, CosineHead, LinearHead
-from clom.settings import Settings
+from clom.settings import Count, Settings
 
 LossOf = Callable[[Tensor, Tensor], Tensor]
 """From augmented images `[n, 3, h, w]` and their labels over all tasks to a loss."""
@@ -33,6 +33,14 @@ class SharedSettings(Settings):
     plan: Plan = Plan()
     optimiser: OptimiserSettings = OptimiserSettings(kind="adam", lr=2e-3)
     augmentation: Augmentation = Augmentation(flip=False, colour=False, crop=False)
+
+
+class FullHeadSettings(SharedSettings):
+    """For methods that are published with the outputs of all classes from the start, trained from the first task on."""
+
+    n_classes: Count | None = 0
+    """Number of classes of all tasks; 0 if it is unknown. None, as in the recipes: the experiment's, where there is
+    one. Runs of earlier versions, which knew none, have 0."""
 
 
 class SharedNetwork(Method):
