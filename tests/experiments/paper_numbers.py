@@ -251,7 +251,7 @@ TABLE: dict[str, Numbers] = {
         "replay_batch": mnist_or(128, 32),
         "n_classes": None,
     },
-    # A-RPS (brjathu/RPSnet), training loop, with the MNIST script's epochs, J and repeated
+    # RPS-Net (brjathu/RPSnet), training loop, with the MNIST script's epochs, J and repeated
     # exemplars. gamma is scaled for 20 tasks, as its pitfalls ask.
     "a-rps": {
         **under("plan", plan(mnist_or(10, 100), 128, "steps", drop=0.5)),
@@ -268,6 +268,7 @@ TABLE: dict[str, Numbers] = {
         "distill": "repo",
         "gamma": Each((2.5, 2.5, 2.5, 1.0, 2.5, 2.5)),
         "repeat_exemplars": mnist_or(10, 1),
+        "n_classes": None,
     },
     # Co2L (chaht01/Co2L), losses and training loop, head included; public scripts for Tiny-ImageNet.
     "co2l": {

@@ -27,9 +27,8 @@ from clom.data.stream import Task
 from clom.data.views import augment
 from clom.learning.context import TrainingContext
 from clom.methods.families.base import LearnedTask
-from clom.methods.families.shared import FullHeadSettings, SharedNetwork
+from clom.methods.families.shared import FullHeadNetwork, FullHeadSettings
 from clom.nets import NetSettings
-from clom.nets.plain import LinearHead
 from clom.settings import Count, NonNegative, Positive, Settings
 
 Draw = Callable[[int], int]
@@ -50,13 +49,12 @@ class DerppSettings(FullHeadSettings):
     replay_batch: Positive = 32
 
 
-class Derpp(SharedNetwork):
+class Derpp(FullHeadNetwork):
     """`CE(h(x), y) + alpha MSE(h(x'), z') + beta CE(h(x''), y'')` with two draws x', x'' from the reservoir."""
 
     name = "derpp"
     settings_type = DerppSettings
     settings: DerppSettings
-    head: LinearHead
 
     def __init__(self, net: NetSettings, settings: DerppSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
@@ -66,20 +64,9 @@ class Derpp(SharedNetwork):
     def memory_bytes(self) -> int:
         return self.reservoir.n_bytes
 
-    def _make_head(self, n_features: int) -> LinearHead:
-        head = LinearHead(n_features)
-        if self.settings.n_classes:
-            head.grow(self.settings.n_classes)
-        return head
-
     def _open_task(self, task: LearnedTask) -> None:
-        if self.n_seen > self.head.n_outputs:
-            self.head.grow(self.n_seen - self.head.n_outputs)
+        super()._open_task(task)
         self.reservoir.widen(self.head.n_outputs)
-        self.eval()
-
-    def scores(self, pixels: Tensor) -> Tensor:
-        return super().scores(pixels)[:, : self.n_seen]
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
         pixels, labels = self.new_data(task)

@@ -1,4 +1,4 @@
-"""A-RPS: reference values, frozen paths, teachers on old paths, and accuracy."""
+"""RPS-Net: reference values, frozen paths, teachers on old paths, and accuracy."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
 from clom.learning.distillation import soft_kl, teacher_of
 from clom.methods.a_rps.method import ARps, ARpsSettings, phi, repo_distillation, trainable
+from clom.methods.families.base import LearnedTask
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from clom.storage.model_file import load_model, save_model
 from clom.testing.methods import check_equal, check_method
@@ -72,6 +73,45 @@ def test_distillation() -> None:
     assert float(soft_kl(outputs[:, :2], teacher, 2.0)) == pytest.approx(0.2574033, abs=1e-6)
     unclamped = soft_kl(outputs, torch.tensor([[2.0, 0, 1]]), 2.0)
     assert float(unclamped) == pytest.approx(0.1952833, abs=1e-6)
+
+
+def test_the_loss_with_the_outputs_of_future_classes() -> None:
+    """By hand: outputs [1, 2, .5, 0] of which two are old and one is of a future class, targets [2, 0, 1, 0].
+
+    The cross-entropy of label 2 over the three classes seen is 1.9643688. Distillation is over all four outputs, with
+    terms .2320988, -.1502053, .0760381, .0068545 of which the negative one does not count, divided by a batch of 2:
+    1.9643688 + .3149914 / 2.
+    """
+    method = make(n_classes=4, plan={"epochs": 1, "batch": 2})
+    method.open_task(LearnedTask("old", ("a", "b")))
+    method.open_task(LearnedTask("new", ("c",)))
+    assert method.head.n_outputs == 4
+    method.backbone = nn.Identity()  # type: ignore[assignment]
+    method.head = nn.Identity()  # type: ignore[assignment]
+    loss_of = method._loss(Answer([2.0, 0, 9, 9]))
+    assert float(loss_of(torch.tensor([[1, 2, 0.5, 0]]), torch.tensor([2]))) == pytest.approx(2.1218645, abs=1e-6)
+
+
+class Answer(nn.Module):
+    """A teacher with these outputs for any image."""
+
+    def __init__(self, outputs: list[float]) -> None:
+        super().__init__()
+        self.outputs = torch.tensor([outputs])
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.outputs
+
+
+def test_the_head_has_all_outputs_from_the_start(tiny_stream: Stream) -> None:
+    check_method(lambda seed: make(seed, n_classes=6, switching={"interval": 1}, prefer_free=True), tiny_stream)
+    method = make(n_classes=6).learn(tiny_stream[0])
+    before = {name: value.clone() for name, value in method.head.state_dict().items()}
+    method.learn(tiny_stream[1])
+    assert list(method.head.state_dict()) == list(before), "nothing is added"
+    old, new = (state["parts.0.weight"][4:] for state in (before, method.head.state_dict()))
+    assert not torch.equal(old, new), "distillation trains the outputs of future classes"
+    assert [block.shape[1] for block in method.blocks(tiny_stream.tests[0].pixels)] == [2, 2]
 
 
 def test_distillation_of_equal_outputs_is_zero() -> None:

@@ -35,14 +35,6 @@ class SharedSettings(Settings):
     augmentation: Augmentation = Augmentation(flip=False, colour=False, crop=False)
 
 
-class FullHeadSettings(SharedSettings):
-    """For methods that are published with the outputs of all classes from the start, trained from the first task on."""
-
-    n_classes: Count | None = 0
-    """Number of classes of all tasks; 0 if it is unknown. None, as in the recipes: the experiment's, where there is
-    one. Runs of earlier versions, which knew none, have 0."""
-
-
 class SharedNetwork(Method):
     """One network and one head over all classes seen so far. "Labels over all tasks" number these classes from 0."""
 
@@ -88,7 +80,7 @@ class SharedNetwork(Method):
         return torch.cat([torch.arange(self.tasks[task].n_classes) + starts[task] for task in tasks])
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits of augmented images for all classes seen so far; used in training, with gradients."""
+        """Logits of augmented images for all outputs of the head; used in training, with gradients."""
         outputs: Tensor = self.head(self.backbone(images))
         return outputs
 
@@ -173,3 +165,35 @@ class SharedNetwork(Method):
     def random(self, purpose: str) -> torch.Generator:
         """A generator seeded for this purpose and the current task."""
         return generator(self.seed, purpose, len(self.tasks) - 1)
+
+
+class FullHeadSettings(SharedSettings):
+    """For methods that are published with the outputs of all classes from the start, trained from the first task on."""
+
+    n_classes: Count | None = 0
+    """Number of classes of all tasks; 0 if it is unknown. None, as in the recipes: the experiment's, where there is
+    one. Runs of earlier versions, which knew none, have 0."""
+
+
+class FullHeadNetwork(SharedNetwork):
+    """The head has `n_classes` outputs from the start; where that is unknown or exceeded, it grows with the tasks.
+
+    `logits`, for training, are those of all outputs; `scores` are those of the classes seen so far.
+    """
+
+    settings: FullHeadSettings
+    head: LinearHead
+
+    def _make_head(self, n_features: int) -> LinearHead:
+        head = LinearHead(n_features)
+        if self.settings.n_classes:
+            head.grow(self.settings.n_classes)
+        return head
+
+    def _open_task(self, task: LearnedTask) -> None:
+        if self.n_seen > self.head.n_outputs:
+            self.head.grow(self.n_seen - self.head.n_outputs)
+        self.eval()
+
+    def scores(self, pixels: Tensor) -> Tensor:
+        return super().scores(pixels)[:, : self.n_seen]
