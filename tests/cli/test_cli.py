@@ -152,6 +152,9 @@ def test_list(clom: Clom) -> None:
     only = clom("list", "methods").out
     assert "clom-no-ood" in only
     assert "digits-5t" not in only
+    long = " ".join(clom("list", "methods", "--long").out.split())
+    assert "This is RPS-Net (2019), not A-RPS (2020)" in long
+    assert "This is RPS-Net (2019)" not in only
 
 
 # --- runs --------------------------------------------------------------------------------------------------------

@@ -42,17 +42,17 @@ def test_only_the_text_between_the_markers_changes() -> None:
 
 def test_it_shows_the_best_other_systems_by_mean_cil_and_joint_training() -> None:
     digest = render_digest(rows_of("mnist-5t", CIL))
-    assert first_cells(digest) == ["CLOM", "CLOM(-c)", "HAT", "BiC", "A-RPS", "iCaRL", "Joint training"]
+    assert first_cells(digest) == ["CLOM", "CLOM(-c)", "HAT", "BiC", "RPS-Net", "iCaRL", "Joint training"]
     other = {"clom": 0.9, "bic": 0.1, "a-rps": 0.93, "icarl": 0.8, "owm": 0.7, "pass": 0.99}
     digest = render_digest(rows_of("mnist-5t", CIL) + rows_of("cifar10-5t", other))
-    assert first_cells(digest) == ["CLOM", "CLOM(-c)", "HAT", "A-RPS", "iCaRL", "OWM", "Joint training"], (
+    assert first_cells(digest) == ["CLOM", "CLOM(-c)", "HAT", "RPS-Net", "iCaRL", "OWM", "Joint training"], (
         "BiC has the lower mean, and PASS was not run on both"
     )
 
 
 def test_it_states_where_clom_is_not_first() -> None:
     digest = render_digest(rows_of("mnist-5t", CIL) + rows_of("digits-5t", {"clom": 0.9, "hat": 0.5}))
-    assert "Rank of CLOM by CIL: 3 of 7 on MNIST-5T (below BiC, A-RPS); 1 of 3 on digits-5t." in digest
+    assert "Rank of CLOM by CIL: 3 of 7 on MNIST-5T (below BiC, RPS-Net); 1 of 3 on digits-5t." in digest
     assert "Rank of CLOM by TIL: 1 of 7 on MNIST-5T; 1 of 3 on digits-5t." in digest
     assert "a reference, not an upper bound" in digest
 

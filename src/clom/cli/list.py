@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 What = Literal["all", "experiments", "methods", "networks", "datasets", "scores", "predictors", "budgets"]
 
 
-def list_command(what: What = "all", /) -> None:
+def list_command(what: What = "all", /, *, long: bool = False) -> None:
     """List available experiments, methods, networks, data sets, OOD scores, task predictors and budgets.
 
     Entries of plug-ins and installed packages are shown with their origin.
@@ -29,6 +29,8 @@ def list_command(what: What = "all", /) -> None:
     ----------
     what
         Show only this list.
+    long
+        Also show how each method differs from its publication.
     """
     tables = {
         "experiments": _experiments,
@@ -41,6 +43,18 @@ def list_command(what: What = "all", /) -> None:
     }
     for make in tables.values() if what == "all" else [tables[what]]:
         Console().print(make())
+    if long and what in ("all", "methods"):
+        _print_deviations(Console())
+
+
+def _print_deviations(console: Console) -> None:
+    from clom.methods.deviations import COMMON
+    from clom.methods.registry import METHODS, method_info
+
+    console.print("How methods differ from their publications.")
+    for heading, sentences in [("all", COMMON), *((name, method_info(name).deviations) for name in METHODS.names())]:
+        if sentences:
+            console.print(f"\n{heading}", *(f"- {sentence}" for sentence in sentences), sep="\n", highlight=False)
 
 
 def _experiments() -> Table:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clom.errors import UserError
+from clom.methods.deviations import DEVIATIONS
 from clom.plugins import Registry
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class MethodInfo:
     """Whether training can be distributed over processes: it trains the experiment's network and nothing else."""
     in_paper: bool = True
     """Whether `all` includes it. Methods on pretrained features are left out: the comparison would not be fair."""
+    deviations: tuple[str, ...] = ()
+    """Sentences about how it differs from its publication."""
 
     @property
     def short(self) -> str:
@@ -44,112 +47,133 @@ BUILT_IN: dict[str, MethodInfo] = {
         "clom.methods.clom:Clom",
         "CLOM: each task an OOD detector, protected by hard attention",
         "masks, heads, 20 samples per class for calibration",
+        deviations=DEVIATIONS["clom"],
     ),
     "clom-no-calibration": MethodInfo(
         "clom.methods.clom:Clom",
         "CLOM(-c): CLOM with uncalibrated outputs",
         "masks, heads",
         preset=(("calibration", "none"),),
+        deviations=DEVIATIONS["clom-no-calibration"],
     ),
     "clom-no-ood": MethodInfo(
         "clom.methods.clom:Clom",
         "CLOM (w/o OOD): contrastive learning without rotation classes",
         "masks, heads, 20 samples per class for calibration",
         preset=(("learning.rotations", 1),),
+        deviations=DEVIATIONS["clom-no-ood"],
     ),
     "clom-odin": MethodInfo(
         "clom.methods.clom_odin:ClomOdin",
         "CLOM (ODIN): HAT with ODIN as the OOD detector (Liang et al. 2018)",
         "masks, heads, 20 samples per class for calibration",
+        deviations=DEVIATIONS["clom-odin"],
     ),
     "hat": MethodInfo(
         "clom.methods.hat:Hat",
         "HAT: hard attention with an ordinary classifier per task (Serra et al. 2018)",
         "masks, heads, 20 samples per class for calibration",
+        deviations=DEVIATIONS["hat"],
     ),
     "hypernet": MethodInfo(
         "clom.methods.hypernet.method:HyperNet",
         "HyperNet: a hypernetwork generates each task's classifier (von Oswald et al. 2020)",
         "the hypernetwork, a vector and normalisation statistics per task",
         divisible=False,
+        deviations=DEVIATIONS["hypernet"],
     ),
     "supsup": MethodInfo(
         "clom.methods.supsup:SupSup",
         "SupSup: a mask per task over frozen random weights (Wortsman et al. 2020)",
         "masks, normalisation statistics, 20 samples per class for calibration",
+        deviations=DEVIATIONS["supsup"],
     ),
     "supsup-ood": MethodInfo(
         "clom.methods.supsup:SupSupOod",
         "SupSup (OOD in CLOM): SupSup's masks with CLOM's learner",
         "masks, heads, normalisation statistics, 20 samples per class for calibration",
+        deviations=DEVIATIONS["supsup-ood"],
     ),
     "owm": MethodInfo(
         "clom.methods.owm:Owm",
         "OWM: updates orthogonal to the inputs of earlier tasks (Zeng et al. 2019)",
         "a projection matrix per layer",
         divisible=False,
+        deviations=DEVIATIONS["owm"],
     ),
     "muc": MethodInfo(
         "clom.methods.muc:Muc",
         "MUC: distillation of main and side classifiers (Liu et al. 2020)",
         "side classifiers; needs unlabelled auxiliary images",
+        deviations=DEVIATIONS["muc"],
     ),
     "pass": MethodInfo(
         "clom.methods.pass_:Pass",
         "PASS: noisy prototypes, rotation classes and feature distillation (Zhu et al. 2021)",
         "no images; a mean feature per class and one radius",
+        deviations=DEVIATIONS["pass"],
     ),
     "lwf-r": MethodInfo(
         "clom.methods.lwf_r:LwfR",
         "LwF.R: distillation of old outputs with replay (Li and Hoiem 2016, in the version of Liu et al. 2020)",
         "exemplar images",
+        deviations=DEVIATIONS["lwf-r"],
     ),
     "icarl": MethodInfo(
         "clom.methods.icarl:Icarl",
         "iCaRL: nearest mean of exemplars on LwF.R's network (Rebuffi et al. 2017)",
         "exemplar images",
+        deviations=DEVIATIONS["icarl"],
     ),
     "mnemonics": MethodInfo(
         "clom.methods.mnemonics:Mnemonics",
         "Mnemonics: iCaRL with learned exemplars (Liu et al. 2020)",
         "learned exemplars, four bytes per value",
+        deviations=DEVIATIONS["mnemonics"],
     ),
     "bic": MethodInfo(
         "clom.methods.bic:Bic",
         "BiC: replay and distillation, then a bias correction per task (Wu et al. 2019)",
         "exemplars for training and validation, two parameters per task",
+        deviations=DEVIATIONS["bic"],
     ),
     "derpp": MethodInfo(
         "clom.methods.derpp:Derpp",
         "DER++: replay of images with their earlier logits (Buzzega et al. 2020)",
         "a reservoir of images and logits",
+        deviations=DEVIATIONS["derpp"],
     ),
     "a-rps": MethodInfo(
         "clom.methods.a_rps.method:ARps",
-        "A-RPS: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
+        "RPS-Net: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
         "all modules used so far, exemplars (200 for ten classes, 2000 for more)",
         divisible=False,
+        deviations=DEVIATIONS["a-rps"],
     ),
     "co2l": MethodInfo(
         "clom.methods.co2l:Co2L",
         "Co2L: contrastive features, distillation of similarities, retrained classifier (Cha et al. 2021)",
         "200 training images in total (2000 for a hundred or more classes)",
+        deviations=DEVIATIONS["co2l"],
     ),
     "ccg": MethodInfo(
         "clom.methods.ccg.method:Ccg",
         "CCG: channel gates conditioned on the image, a task classifier with rehearsal (Abati et al. 2020)",
         "gates, heads, normalisation, 200 or 2000 images (or a generator per task) for the task classifier",
         divisible=False,
+        deviations=DEVIATIONS["ccg"],
     ),
     "finetune": MethodInfo(
         "clom.methods.baselines:FineTune",
         "Fine-tuning: each task in turn, no protection from forgetting; a reference",
         "nothing",
+        deviations=DEVIATIONS["finetune"],
     ),
     "joint": MethodInfo(
         "clom.methods.baselines:Joint",
         "Joint training: retrained on all data so far; a reference",
         "every training image",
+        deviations=DEVIATIONS["joint"],
     ),
     "ncm": MethodInfo(
         "clom.methods.ncm:Ncm",
@@ -157,6 +181,7 @@ BUILT_IN: dict[str, MethodInfo] = {
         "a mean feature per class",
         divisible=False,
         in_paper=False,
+        deviations=DEVIATIONS["ncm"],
     ),
     "slda": MethodInfo(
         "clom.methods.slda:Slda",
@@ -164,6 +189,7 @@ BUILT_IN: dict[str, MethodInfo] = {
         "a mean feature per class, one covariance",
         divisible=False,
         in_paper=False,
+        deviations=DEVIATIONS["slda"],
     ),
 }
 
@@ -198,7 +224,8 @@ def register_method(name: str, *, title: str | None = None, keeps: str | None = 
     """A class decorator that registers a method under `name`, which becomes its `name` attribute.
 
     `clom list` shows `title`, "Label: short description", and `keeps`, what the method stores between tasks. Both can
-    also be class attributes, and so can `divisible`: whether torchrun can distribute its training.
+    also be class attributes, and so can `divisible`, whether torchrun can distribute its training, and `deviations`,
+    sentences about how it differs from its publication, which `clom list methods --long` shows.
     """
 
     register = METHODS.register(name)
@@ -224,8 +251,9 @@ def method_info(name: str) -> MethodInfo:
         return BUILT_IN[name]
     found = method_class(name)
     title = vars(found).get("title") or f"{name}: {METHODS.description(name)}"
-    keeps, divisible = (_declared(found, what) for what in ("keeps", "divisible"))
-    return MethodInfo(METHODS.entry(name).place, title, keeps, (), divisible, in_paper=False)
+    keeps, divisible, deviations = (_declared(found, what) for what in ("keeps", "divisible", "deviations"))
+    place = METHODS.entry(name).place
+    return MethodInfo(place, title, keeps, (), divisible, in_paper=False, deviations=tuple(deviations))
 
 
 def method_title(name: str) -> str:

@@ -65,6 +65,8 @@ class Method(nn.Module, ABC):
     """What it stores between tasks."""
     divisible: ClassVar[bool] = False
     """Whether training can be distributed over processes: it trains the experiment's network and nothing else."""
+    deviations: ClassVar[tuple[str, ...]] = ()
+    """Sentences about how it differs from its publication."""
     settings_type: ClassVar[type[Settings]] = Settings
     exact_memory: bool = False
     """Whether the blocks of learned tasks stay bit-identical, so that scores can be cached."""

@@ -15,12 +15,12 @@ from typing import Any
 from clom.experiments.catalogue import BUDGETS
 from clom.experiments.ledger import Row
 from clom.methods.registry import BUILT_IN, PAPER_METHODS
-from clom.reporting.paper.published import read_paper
+from clom.reporting.paper.published import is_printed, read_paper
 
 REFERENCES = frozenset({"finetune", "joint"})
 """Not systems of the paper: training without any protection from forgetting, and training on all data at once."""
-PAPER_NAMES: Mapping[str, str] = {name: BUILT_IN[name].short for name in PAPER_METHODS if name not in REFERENCES}
-"""Our name -> the paper's."""
+PAPER_NAMES: Mapping[str, str] = {name: short for name in PAPER_METHODS if is_printed(short := BUILT_IN[name].short)}
+"""Our name -> the paper's, of the systems that the paper prints numbers of. It prints none of RPS-Net, but of A-RPS."""
 OTHER_SPELLINGS: Mapping[str, str] = {"MUC-LwF": "MUC"}
 """A second name that the paper uses for a system -> its first."""
 TIL_SYSTEMS = frozenset({"hat", "hypernet", "supsup", "supsup-ood", "clom-odin"})

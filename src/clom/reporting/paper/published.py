@@ -19,6 +19,11 @@ def read_paper() -> dict[str, Any]:
     return content
 
 
+def is_printed(short: str) -> bool:
+    """Whether the paper prints numbers of a system of this label."""
+    return any(short in read_paper()[table] for table in ("final_accuracy", "ood_ablation"))
+
+
 def paper_experiments(short: str) -> list[str]:
     """The experiments for which the paper prints a number of this system, in its order; none for other systems."""
     paper = read_paper()
