@@ -303,8 +303,9 @@ TABLE: dict[str, Numbers] = {
         "sparsity": mnist_or(0.5, 0.1),
         "patience": 20,
         "threshold": 0.0,
-        "rehearsal": "episodic",
-        "memory": MEMORY,
+        "rehearsal": "generative",  # WGAN-GP of Gulrajani et al. 2017; steps and width are ours
+        **under("wgan", {"steps": 20000, "critic_steps": 5, "batch": 64, "lr": 1e-4, "penalty": 10.0, "latent": 128}),
+        "wgan.width": mnist_or(64, 128),
         "rule": "hard",
     },
 }

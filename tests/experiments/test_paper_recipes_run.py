@@ -33,6 +33,7 @@ NARROW: dict[str, Any] = {
     "replay_batch": 8,
 }
 """By the last part of a setting's name, wherever it is; everything else stays as published."""
+FEW = {"wgan.steps": 2}
 LISTS = {"hypernetwork.hidden": None, "target.hidden": [16, 16], "network.hidden": [16, 16]}
 TWO_STEPS = {"features", "head"}
 PHASES = {
@@ -44,6 +45,7 @@ PHASES = {
     "bic": {"learning", "bias correction"},
     "a-rps": {"candidate 1", "candidate 2"},
     "co2l": {"learning", "head"},
+    "ccg": {"learning", "generator"},
     "mnemonics": {"learning", "exemplars"},
 }
 
@@ -54,6 +56,8 @@ def narrowed(settings: dict[str, Any], path: str = "") -> dict[str, Any]:
         place = f"{path}.{name}".removeprefix(".")
         if isinstance(value, dict):
             small[name] = narrowed(value, place)
+        elif place in FEW:
+            small[name] = FEW[place]
         elif place in LISTS:
             small[name] = value if LISTS[place] is None else LISTS[place]
         elif name == "widths":

@@ -159,7 +159,7 @@ BUILT_IN: dict[str, MethodInfo] = {
     "ccg": MethodInfo(
         "clom.methods.ccg.method:Ccg",
         "CCG: channel gates conditioned on the image, a task classifier with rehearsal (Abati et al. 2020)",
-        "gates, heads, normalisation, 200 or 2000 images (or a generator per task) for the task classifier",
+        "gates, heads, normalisation, and for the task classifier 200 or 2000 images (budget paper: a WGAN per task)",
         divisible=False,
         deviations=DEVIATIONS["ccg"],
     ),

@@ -5,10 +5,11 @@ Tested by tests/methods/ccg/test_method.py.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from clom.errors import UserError
 from clom.learning.context import TrainingContext
 from clom.learning.progress import Progress
 from clom.settings import Positive, PositiveNumber, Settings
@@ -26,15 +27,11 @@ class WganSettings(Settings):
 
 
 class Generator(nn.Module):
-    """From noise to images in [0, 1]; their side must be a multiple of four."""
+    """From noise to images in [0, 1], cropped to their side if that is not a multiple of four."""
 
     def __init__(self, settings: WganSettings, channels: int, side: int) -> None:
         super().__init__()
-        if side % 4:
-            raise UserError(
-                f"Generative rehearsal needs images whose side is a multiple of four, not {side}: pad or resize them."
-            )
-        width, self.latent, self.corner = settings.width, settings.latent, side // 4
+        width, self.latent, self.side, self.corner = settings.width, settings.latent, side, math.ceil(side / 4)
         self.start = nn.Linear(settings.latent, 2 * width * self.corner**2)
         self.body = nn.Sequential(
             nn.ReLU(),
@@ -48,7 +45,7 @@ class Generator(nn.Module):
 
     def forward(self, noise: Tensor) -> Tensor:
         images: Tensor = self.body(self.start(noise).view(len(noise), -1, self.corner, self.corner))
-        return images
+        return images[:, :, : self.side, : self.side]
 
     @torch.no_grad()
     def sample(self, n: int, randomness: torch.Generator) -> Tensor:
@@ -66,7 +63,7 @@ def make_critic(settings: WganSettings, channels: int, side: int) -> nn.Module:
         nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
         nn.LeakyReLU(0.2),
         nn.Flatten(),
-        nn.Linear(2 * width * (side // 4) ** 2, 1),
+        nn.Linear(2 * width * math.ceil(side / 4) ** 2, 1),
     )
 
 
