@@ -306,6 +306,7 @@ TABLE: dict[str, Numbers] = {
         "rehearsal": "generative",  # WGAN-GP of Gulrajani et al. 2017; steps and width are ours
         **under("wgan", {"steps": 20000, "critic_steps": 5, "batch": 64, "lr": 1e-4, "penalty": 10.0, "latent": 128}),
         "wgan.width": mnist_or(64, 128),
+        "memory": MEMORY,
         "rule": "hard",
     },
 }
