@@ -13,9 +13,10 @@ from clom.data import catalog
 from clom.data.folders import Pictures
 from clom.data.images import DataSet, Images
 from clom.data.sources import DataSettings
-from clom.data.stratified import hold_out, share_of, split_images
+from clom.data.stratified import balanced_rows, hold_out, share_of, split_images
 from clom.data.stream import Task, split
 from clom.estimator.classifier import ClomClassifier
+from clom.learning.loop import generator
 from clom.methods.bic import Bic, BicSettings
 from clom.methods.clom import Clom
 from clom.methods.families.base import LearnedTask
@@ -124,3 +125,19 @@ def test_a_larger_limit_contains_the_smaller_one() -> None:
 def test_a_single_image_is_not_held_out() -> None:
     ((kept, held),) = hold_out(torch.tensor([0]), 1, share_of(0.5), torch.Generator())
     assert (kept.tolist(), held.tolist()) == ([0], [])
+
+
+def test_balanced_rows_are_random_and_equally_many_of_each_class() -> None:
+    labels = torch.arange(5).repeat_interleave(40)  # sorted
+    rows = balanced_rows(labels, 50, generator(0))
+    assert torch.bincount(labels[rows]).tolist() == [10] * 5
+    assert len(rows.unique()) == 50
+    assert rows.tolist() != balanced_rows(labels, 50, generator(1)).tolist()
+    assert not any(set(rows.tolist()) >= set(range(start, start + 10)) for start in range(0, 200, 40))
+    assert sorted(torch.bincount(labels[balanced_rows(labels, 52, generator(0))]).tolist()) == [10, 10, 10, 11, 11]
+
+
+def test_balanced_rows_of_a_small_class_are_all_of_it() -> None:
+    labels = torch.tensor([0] * 30 + [1] * 3)
+    assert torch.bincount(labels[balanced_rows(labels, 20, generator(0))]).tolist() == [17, 3]
+    assert sorted(balanced_rows(labels, 100, generator(0)).tolist()) == list(range(33))

@@ -1,4 +1,4 @@
-"""Stratified hold-out: a random part of every class is held out, the rest is for training."""
+"""Random rows by class: stratified hold-out, and class-balanced selections."""
 
 from __future__ import annotations
 
@@ -42,3 +42,13 @@ def split_images(images: Images, drawn: Sequence[Rows]) -> tuple[Images, Images]
     """The training and the held-out images of all classes, in their original order."""
     kept, held = (torch.cat([rows[part] for rows in drawn]).sort().values for part in (0, 1))
     return images[kept], images[held]
+
+
+def balanced_rows(labels: Tensor, limit: int, randomness: torch.Generator) -> Tensor:
+    """At most `limit` random rows, equally many of each class as far as it has them, on the device of `labels`."""
+    shuffled = torch.randperm(len(labels), generator=randomness)
+    classes = labels.cpu()[shuffled]
+    rank = torch.empty_like(shuffled)  # of each row within its class
+    for label in classes.unique():
+        rank[classes == label] = torch.arange(int((classes == label).sum()))
+    return shuffled[rank.argsort(stable=True)[:limit]].to(labels.device)

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clom.data.stream import Stream
+from clom.data.images import Images
+from clom.data.stream import Stream, Task
 from clom.data.views import Augmentation, classifier_views, contrastive_views
 from clom.learning.context import TrainingContext
 from clom.learning.heads import HeadSettings
-from clom.learning.learners.base import recompute_norms, view_features
+from clom.learning.learners.base import Learner, recompute_norms, training_views, view_features
 from clom.learning.learners.contrastive import ContrastiveSettings, Projection, RotationContrastive, SgdHeadSettings
+from clom.learning.learners.cross_entropy import CrossEntropy, CrossEntropySettings
 from clom.learning.loop import Plan, generator, shuffled_batches
 from clom.learning.losses import supervised_contrastive
 from clom.learning.optim import OptimiserSettings
@@ -256,3 +258,52 @@ def test_networks_without_norms_are_unchanged() -> None:
     recompute_norms(protection, 0, [torch.rand(6, 3, 8, 8)])
     assert all(torch.equal(value, before[name]) for name, value in protection.state_dict().items())
     assert not protection.training
+
+
+def sorted_task(n_classes: int, per_class: int) -> Task:
+    """A task sorted by class, as Tiny-ImageNet is on disk; each image is as bright as its class number."""
+    labels = torch.arange(n_classes).repeat_interleave(per_class)
+    pixels = labels.to(torch.uint8).view(-1, 1, 1, 1).repeat(1, 1, 8, 8)
+    empty = Images(pixels[:0], labels[:0])
+    return Task("sorted", tuple(map(str, range(n_classes))), Images(pixels, labels), empty)
+
+
+def test_norms_of_sorted_data_see_every_class() -> None:
+    views = list(training_views(sorted_task(8, 200), PLAIN, 4, 0, 0))
+    assert [len(batch) for batch in views] == [4 * 128] * 8
+    seen = [(255 * batch[:, 0, 0, 0]).round().long() for batch in views]
+    assert torch.bincount(torch.cat(seen)).tolist() == [4 * 128] * 8  # 1,024 of 1,600 images
+    for classes in seen:
+        assert set(classes.tolist()) == set(range(8))
+
+
+def test_norms_of_little_data_use_every_image_once_in_equal_batches() -> None:
+    views = list(training_views(sorted_task(3, 50), PLAIN, 1, 0, 0, batch=60))
+    assert [len(batch) for batch in views] == [75, 75]
+    classes = (255 * torch.cat(views)[:, 0, 0, 0]).round().long()
+    assert torch.bincount(classes).tolist() == [50] * 3
+    assert len(set(classes[:75].tolist())) == 3
+
+
+def test_norms_of_different_tasks_and_seeds_use_different_rows() -> None:
+    task = sorted_task(4, 100)
+    drawn = [next(training_views(task, PLAIN, 1, seed, number, 40, 40)) for seed, number in ((0, 0), (0, 1), (1, 0))]
+    again = next(training_views(task, PLAIN, 1, 0, 0, 40, 40))
+    assert torch.equal(drawn[0], again)
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+@pytest.mark.parametrize(
+    "learner", [RotationContrastive(settings()), CrossEntropy(CrossEntropySettings(plan=Plan(epochs=1)))]
+)
+def test_after_learning_norms_hold_the_statistics_of_several_batches(learner: Learner) -> None:
+    task, protection = sorted_task(2, 150), attention(ResNet18Settings(width=8))
+    learner.learn(protection, 0, task, 3, TrainingContext())
+    expected = copy.deepcopy(protection)
+    augmentation = learner.settings.augmentation  # type: ignore[attr-defined]
+    views = list(training_views(task, augmentation, learner.rotations, 3, 0))
+    assert len(views) == 2
+    recompute_norms(expected, 0, views)
+    for name, value in protection.state_dict().items():
+        assert torch.equal(value, expected.state_dict()[name]), name

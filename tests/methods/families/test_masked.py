@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
-from clom.data.stream import Stream
+from clom.data.images import Images
+from clom.data.stream import Stream, Task
 from clom.learning.protection.supermask import MaskedHead
 from clom.methods.families.masked import MaskedMethod
 from clom.methods.registry import method_class
@@ -51,3 +53,22 @@ def test_heads_have_an_output_per_class_and_rotation(name: str, n_outputs: int, 
     weight = method.heads[0].weight
     assert isinstance(weight, Tensor)
     assert len(weight) == n_outputs
+
+
+def test_scale_of_sorted_data_represents_every_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean score of the true class, where every image's score is its class number; 5 of 30 classes fill the first
+    2,000 rows."""
+    labels = torch.arange(30).repeat_interleave(400)
+    pixels = labels.to(torch.uint8).view(-1, 1, 1, 1).repeat(1, 1, 8, 8)
+    images = Images(pixels, labels)
+    task = Task("sorted", tuple(map(str, range(30))), images, images[slice(0, 0)])
+    method = make("hat", ALEXNET, 0)
+    asked: list[int] = []
+
+    def block(pixels: Tensor, task: int) -> Tensor:
+        asked.append(len(pixels))
+        return pixels[:, 0, 0, :1].float().repeat(1, 30)
+
+    monkeypatch.setattr(method, "block", block)
+    assert float(method._typical_score(task, 0)) == pytest.approx(14.5, abs=0.2)
+    assert asked == [2000]

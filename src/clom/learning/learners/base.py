@@ -6,15 +6,16 @@ Tested by tests/learning/learners/test_contrastive.py.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from clom.data.stratified import balanced_rows
 from clom.data.stream import Task
 from clom.data.views import Augmentation, classifier_views
 from clom.learning.context import TrainingContext
-from clom.learning.loop import Batch, Plan, fit, generator
+from clom.learning.loop import Batch, Plan, fit, generator, shuffled_batches
 from clom.learning.optim import OptimiserSettings, make_optimiser
 from clom.learning.protection.base import Protection
 from clom.learning.schedule import Validator
@@ -90,7 +91,7 @@ def train_features(
 
 
 @torch.no_grad()
-def recompute_norms(protection: Protection, number: int, views: list[Tensor]) -> None:
+def recompute_norms(protection: Protection, number: int, views: Iterable[Tensor]) -> None:
     """Recompute the task's batch-norm statistics with its final gates.
 
     During training the gates are soft and change with every step, so the running averages do not match the final mask
@@ -115,22 +116,19 @@ def training_views(
     task: Task,
     augmentation: Augmentation,
     rotations: int,
-    randomness: torch.Generator,
+    seed: int,
+    number: int,
     n_images: int = 1024,
     batch: int = 128,
-) -> list[Tensor]:
-    """A few batches of augmented, rotated training images."""
-    return [
-        classifier_views(
-            task.train.pixels[start : start + batch],
-            task.train.labels[start : start + batch],
-            task.n_classes,
-            augmentation,
-            randomness,
-            rotations=rotations,
-        )[0]
-        for start in range(0, min(len(task.train), n_images), batch)
-    ]
+) -> Iterator[Tensor]:
+    """Batches of augmented, rotated training images: random rows, as many of each class, in random order. Data are
+    often sorted by class, and the first rows would represent a few classes only."""
+    views = generator(seed, "settle", number)
+    drawn = generator(seed, "settle rows", number)
+    rows = balanced_rows(task.train.labels, n_images, drawn)
+    for index in shuffled_batches(len(rows), batch, drawn, rows.device):
+        part = task.train[rows[index]]
+        yield classifier_views(part.pixels, part.labels, task.n_classes, augmentation, views, rotations=rotations)[0]
 
 
 @torch.no_grad()

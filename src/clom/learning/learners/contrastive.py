@@ -107,7 +107,7 @@ class RotationContrastive(Learner):
 
         extra = [projection, extra_head] if settings.cross_entropy else [projection]
         train_features(protection, number, task, seed, settings, loss_of, extra, randomness, context, self.phase)
-        views = training_views(task, settings.augmentation, settings.rotations, generator(seed, "settle", number))
+        views = training_views(task, settings.augmentation, settings.rotations, seed, number)
         recompute_norms(protection, number, views)
 
     def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:

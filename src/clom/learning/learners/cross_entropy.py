@@ -53,8 +53,6 @@ class CrossEntropy(Learner):
         train_features(
             protection, number, task, seed, settings, loss_of, [head], randomness, context, validator=validator
         )
-        recompute_norms(
-            protection, number, training_views(task, settings.augmentation, 1, generator(seed, "settle", number))
-        )
+        recompute_norms(protection, number, training_views(task, settings.augmentation, 1, seed, number))
         protection.eval()
         return head

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from clom.data.images import to_unit
 from clom.data.memory import Memory, per_class
+from clom.data.stratified import balanced_rows
 from clom.data.stream import Task
 from clom.data.views import average_flipped, rotations, with_flipped
 from clom.errors import UserError
@@ -263,7 +264,9 @@ class MaskedMethod(Method):
         """The mean score of the true class on the task's own data; no sample needs to be stored for it."""
         # A few photos are memorised, and each costs a pass through the backbone, so held-out photos serve better.
         few = self.protection.net.has_frozen_backbone and len(task.validation) > 0
-        images = task.validation if few else task.train[slice(0, 2000)]
+        images = task.validation if few else task.train
+        if not few and len(images) > _TYPICAL:
+            images = images[balanced_rows(images.labels, _TYPICAL, self._random("scale"))]
         own = self.block(images.pixels, number)
         return own.gather(1, images.labels.cpu()[:, None]).mean().clamp(min=1e-6)
 
@@ -330,3 +333,7 @@ class TaskNetwork:
 def _constant(values: Tensor) -> nn.Parameter:
     """A parameter that is saved with the model but gets no gradient."""
     return nn.Parameter(values, requires_grad=False)
+
+
+_TYPICAL = 2000
+"""Images that the divisor of the `scale` calibration is computed from."""
