@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -223,6 +224,27 @@ def test_scaling_changes_the_msp_auc_and_not_the_maxlogit_auc() -> None:
     assert len({round(maxlogit, 12) for maxlogit, _ in by_scale}) == 1
     assert len({round(msp, 12) for _, msp in by_scale}) == 3
     assert 0.5 < by_scale[0][0] < 1.0
+
+
+def test_auc_does_not_depend_on_the_calibration() -> None:
+    """A calibration is fitted to scores of all tasks, and the cross-task terms add them to every block."""
+    randomness = torch.Generator().manual_seed(0)
+    labels = [torch.randint(0, 3, (50,), generator=randomness) for _ in range(3)]
+    blocks = [[torch.randn(50, 3, generator=randomness) for _ in range(3)] for _ in range(3)]
+    for task in range(3):
+        blocks[task][task][torch.arange(50), labels[task]] += 1.5
+    draw = partial(torch.rand, generator=randomness)
+    calibrations = {
+        "cross-task": Affine(draw(3) + 0.1, draw(3), 3 * draw(3, 9)),
+        "affine": Affine(draw(3) + 0.1, 5 * draw(3)),
+        "none": Affine.identity(3),
+    }
+    found = evaluate(book_of(blocks, labels), calibrations).by_calibration
+    assert len({result.auc_maxlogit for result in found.values()}) == 1
+    assert len({result.auc_msp for result in found.values()}) == 1
+    assert len({result.cil for result in found.values()}) == 3
+    assert found["none"].auc_maxlogit == mean_auc(auc_grid(blocks, max_logit))
+    assert found["none"].auc_msp == mean_auc(auc_grid(blocks, max_softmax))
 
 
 @given(st.integers(0, 999), st.integers(1, 30), st.integers(1, 30), st.sampled_from([0, 1, 6]))

@@ -36,6 +36,7 @@ class ClassIncremental:
     cil_by_task: list[float]
     task_detection: float
     auc_maxlogit: float
+    """From each task's own scores, so it is the same for every calibration; `auc_msp` likewise."""
     auc_msp: float
     task_confusion: list[list[float]]
     """Row: true task, column: detected task, as fractions of the row."""
@@ -164,14 +165,19 @@ def evaluate(book: Scorebook, calibrations: Mapping[str, Affine]) -> Evaluation:
     """All metrics of the tasks learned so far, for every calibration, from the scorebook's scores."""
     raw = book.all_blocks()
     til = [correctness(raw[test], book.labels(test), test).til for test in range(book.n_tasks)]
+    # From uncalibrated blocks: how well a task's model detects other tasks' images must not depend on their scores,
+    # which the fit of a calibration does, and cross-task calibration even for every image.
+    aucs = [mean_auc(auc_grid(raw, score)) for score in (max_logit, max_softmax)]
     by_calibration = {
-        name: _class_incremental(book, [calibration(blocks) for blocks in raw])
+        name: _class_incremental(book, [calibration(blocks) for blocks in raw], *aucs)
         for name, calibration in calibrations.items()
     }
     return Evaluation(book.n_tasks, _mean(torch.cat(til)), [_mean(correct) for correct in til], by_calibration)
 
 
-def _class_incremental(book: Scorebook, blocks: Sequence[Blocks]) -> ClassIncremental:
+def _class_incremental(
+    book: Scorebook, blocks: Sequence[Blocks], auc_maxlogit: float, auc_msp: float
+) -> ClassIncremental:
     by_test = [correctness(blocks[test], book.labels(test), test) for test in range(book.n_tasks)]
     detected = [
         torch.bincount(result.detected_task, minlength=book.n_tasks).double() / len(result.til) for result in by_test
@@ -181,8 +187,8 @@ def _class_incremental(book: Scorebook, blocks: Sequence[Blocks]) -> ClassIncrem
         cil=_mean(torch.cat([result.cil for result in by_test])),
         cil_by_task=[_mean(result.cil) for result in by_test],
         task_detection=_mean(correct_task),
-        auc_maxlogit=mean_auc(auc_grid(blocks, max_logit)),
-        auc_msp=mean_auc(auc_grid(blocks, max_softmax)),
+        auc_maxlogit=auc_maxlogit,
+        auc_msp=auc_msp,
         task_confusion=[row.tolist() for row in detected],
     )
 

@@ -34,9 +34,8 @@ def test_a_finished_run_is_read(folder: Path) -> None:
 
 def test_calibrated_scores_give_the_reported_accuracy(folder: Path) -> None:
     run = read_run(folder)
-    right = [
-        (torch.cat(row, 1).argmax(1) // 2 == task).float().mean().item() for task, row in enumerate(run.calibrated)
-    ]
+    calibrated = [torch.cat(run.calibration(row), 1) for row in run.blocks]
+    right = [(scores.argmax(1) // 2 == task).float().mean().item() for task, scores in enumerate(calibrated)]
     assert sum(right) / len(right) == pytest.approx(run.last.preferred.task_detection)
 
 

@@ -46,6 +46,15 @@ def test_equals_a_run_with_that_setting(tmp_path: Path) -> None:
     assert derived[0].figures["memory_bytes"] == 4 * 2 * 64
 
 
+def test_the_auc_does_not_depend_on_the_number_of_samples(tmp_path: Path) -> None:
+    learned = {"learning.plan.epochs": 10, "net.hidden": 32, "attention.initial_mean": 1.0}
+    folder = run(tmp_path / "run", memory_per_class=4, **{"memory_fit.cross_task": 0.03}, **learned)
+    rows = [Row.of_run(folder), *with_fewer_samples(folder, [2, 1])]
+    assert len({row.figures["auc_maxlogit"] for row in rows}) == 1
+    assert len({row.figures["auc_msp"] for row in rows}) == 1
+    assert len({row.figures["cil"] for row in rows}) > 1
+
+
 def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", memory_per_class=2)
     with pytest.raises(UserError, match="stores 2 samples per class"):

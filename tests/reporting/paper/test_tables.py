@@ -102,6 +102,7 @@ def test_runs_of_clom_are_runs_of_clom_without_calibration() -> None:
     table = make_table("main", [made_up()])
     assert entry(table, "CLOM(-c)", "MNIST-5T", "CIL").ours == Number(80.0, None, 1)
     assert entry(table, "CLOM(-c)", "MNIST-5T", "TIL").ours == Number(99.0, None, 1)
+    assert "auc_maxlogit" not in Results([made_up()], "cpu").derived[0].figures
     # Runs of its own come first, and what CLOM's runs did not measure is not made up.
     both = [made_up(), made_up("clom-no-calibration", cil=0.7)]
     assert entry(make_table("main", both), "CLOM(-c)", "MNIST-5T", "CIL").ours == Number(70.0, None, 1)

@@ -60,10 +60,6 @@ class FinishedRun:
     def calibrations(self) -> Mapping[str, Affine]:
         return self.method.calibrations()
 
-    @cached_property
-    def calibrated(self) -> list[Blocks]:
-        return [self.calibration(row) for row in self.blocks]
-
 
 def read_run(folder: Path) -> FinishedRun:
     """Read and check the folder of a finished run."""

@@ -152,11 +152,8 @@ def _uncalibrated(row: Row) -> Row:
         "minutes",
         "cpu_minutes",
         "peak_memory_gb",
-        "auc_maxlogit",
-    )
-    figures = {
-        name: row.figures[name] for name in same if name in row.figures
-    }  # calibration does not change the AUC within a block
+    )  # not the AUC: earlier versions computed it from calibrated scores
+    figures = {name: row.figures[name] for name in same if name in row.figures}
     figures |= {"cil": row.figures["cil_by_calibration"]["none"], "memory_bytes": 0}
     by_task = {name: values for name, values in row.by_task.items() if name != "cil"}
     return replace(row, method=_UNCALIBRATED, figures=figures, by_task=by_task)

@@ -178,7 +178,7 @@ class RunPage:
 
     def _scores(self, charts: Charts) -> None:
         """How well each task's model separates its own images from those of other tasks."""
-        blocks = self.run.calibrated
+        blocks = self.run.blocks
         grid = auc_grid(blocks, max_logit)
         rows = [(name, _cells(row, 0.5)) for name, row in zip(self.task_names, grid, strict=True)]
         for task, (_, cells) in enumerate(rows):
