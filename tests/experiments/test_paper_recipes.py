@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.config import resolve
 from clom.learning.learners.contrastive import SgdHeadSettings
 from clom.methods.registry import PAPER_METHODS, method_class
@@ -73,3 +74,26 @@ def test_the_same_images_and_network_for_everyone(experiment: str, method: str) 
     network = config.net.model_dump()
     assert {name: network[name] for name in expected} == expected
     assert network == type(config.net).model_validate(expected).model_dump()
+
+
+OUR_ADDITIONS = {
+    "flip_tta": False,
+    "memory_fit.cross_task": None,
+    "learning.order": "paper",
+    "learning.cross_entropy": 0.0,
+    "learning.authors_loss": False,
+    "learning.head.upright": 0.25,
+}
+"""Settings that turn CLOM into another system than that of the paper's equations, and their values there."""
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize(
+    "method", ["clom", "clom-no-calibration", "clom-no-ood", "clom-odin", "hat", "supsup", "supsup-ood"]
+)
+def test_no_recipe_has_an_addition_of_ours(method: str, budget: str) -> None:
+    for experiment in experiment_names():
+        found = flatten(resolve(experiment, method, budget).settings)
+        assert found["calibration"] == ("none" if method == "clom-no-calibration" else "memory")
+        for name, value in OUR_ADDITIONS.items():
+            assert found.get(name, value) == value, f"{name} on {experiment}"
