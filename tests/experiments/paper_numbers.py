@@ -84,9 +84,11 @@ def contrastive(batch: Any, weight_decay: float) -> Numbers:
         "rotations": 4,
         "temperature": 0.07,
         "projection": 128,
+        "projection_layer": "task",
         "order": "paper",
         "cross_entropy": 0.0,
         **under("augmentation", {"flip": True, "colour": True, "crop": True, "crop_area": [0.08, 1.0], "shift": 0}),
+        "head.views": 2,  # Eq. 4 is over the 8N views of a batch
         **under("head.plan", plan(100, batch, **DROPS)),
         **under("head.optimiser", sgd(0.1, weight_decay=weight_decay)),
     }
@@ -100,6 +102,7 @@ CLOM = {
     "attention.sparsity_rest": Each((0.1, 0.75, 1.0, 2.5, 0.75, 0.75)),
     "attention.binary": True,
     **under("learning", contrastive(batch=mnist_or(256, 128), weight_decay=0.0)),
+    "learning.projection_layer": "shared",
 }
 
 # HAT (joansj/hat), training loop: SGD without momentum or decay, up to 200 epochs, no augmentation; lr / 3 after 5 bad

@@ -29,6 +29,7 @@ from clom.learning.schedule import Schedule
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import Blocks, LearnedTask
 from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
+from clom.nets.layers import GatedLinear
 from clom.storage.model_file import load_model, save_model
 from clom.testing import check_method
 
@@ -101,9 +102,10 @@ def test_is_a_method(net: NetSettings, tiny_stream: Stream) -> None:
         quick(memory_per_class=0),
         quick(memory_fit=CalibrationSettings(cross_task=0.03)),
         quick({"rotations": 1}),
+        quick({"projection_layer": "shared"}),
         quick(attention=HardAttentionSettings(s_max=50.0, binary=False, sparsity_first=0.1)),
     ],
-    ids=["-c", "scale", "empty memory", "cross-task", "w/o OOD", "soft"],
+    ids=["-c", "scale", "empty memory", "cross-task", "w/o OOD", "shared projection", "soft"],
 )
 def test_variants_are_methods(settings: ClomSettings, tiny_stream: Stream) -> None:
     check_method(lambda seed: Clom(TINY, settings, tiny_stream.image_shape, seed), tiny_stream)
@@ -146,6 +148,47 @@ def test_nothing_is_forgotten_after_saving_and_resuming(net: NetSettings, tiny_s
         after = all_blocks(resumed, tiny_stream)
         assert largest_change(before, after, n_tasks=2) == 0
         assert not torch.equal(shared(resumed), shared(method))
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "lars"])
+def test_nothing_is_forgotten_with_a_shared_projection(optimiser: str, tiny_stream: Stream, tmp_path: Path) -> None:
+    """Neither the scores nor the contrastive features of the first task change, also after saving and loading."""
+    settings = quick({**optimised_by(optimiser), "projection_layer": "shared"})
+    method = Clom(TINY, settings, tiny_stream.image_shape).learn(tiny_stream[0])
+
+    @torch.no_grad()
+    def hidden(method: Clom) -> Tensor:
+        features = method.features(tiny_stream.tests[0].pixels, 0)
+        assert isinstance(method.protection, HardAttention)
+        return method.protection.projected(features, 0, 1.0)
+
+    before, projected = all_blocks(method, tiny_stream), hidden(method)
+    assert projected.std().item() > 0
+    save_model(tmp_path / "model", method)
+    loaded = load_model(tmp_path / "model")
+    assert isinstance(loaded, Clom)
+    for resumed in (copy.deepcopy(method), loaded):
+        layer = resumed.protection.get_submodule("projection")
+        assert isinstance(layer, GatedLinear)
+        weight = layer.weight.detach().clone()
+        resumed.learn(tiny_stream[1])
+        assert largest_change(before, all_blocks(resumed, tiny_stream), n_tasks=1) == 0
+        # Gates are soft in training: at s = 700 those of closed units are as good as zero.
+        torch.testing.assert_close(hidden(resumed), projected, rtol=0, atol=1e-6)
+        assert 0.05 < (layer.weight != weight).float().mean().item() < 1
+
+
+def test_forgetting_a_task_resets_its_part_of_the_shared_projection(tiny_stream: Stream) -> None:
+    settings = quick({"projection_layer": "shared"})
+    first = Clom(TINY, settings, tiny_stream.image_shape).learn(tiny_stream[0])
+    both = copy.deepcopy(first).learn(tiny_stream[1])
+    untouched = Clom(TINY, settings, tiny_stream.image_shape).protection.state_dict()["projection.weight"]
+    learned = both.protection.state_dict()["projection.weight"].clone()
+    both.forget(1)
+    left = both.protection.state_dict()["projection.weight"]
+    changed = learned != first.protection.state_dict()["projection.weight"]
+    assert changed.any()
+    assert torch.equal(left[changed], untouched[changed])
 
 
 @nets

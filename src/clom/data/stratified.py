@@ -49,6 +49,6 @@ def balanced_rows(labels: Tensor, limit: int, randomness: torch.Generator) -> Te
     shuffled = torch.randperm(len(labels), generator=randomness)
     classes = labels.cpu()[shuffled]
     rank = torch.empty_like(shuffled)  # of each row within its class
-    for label in classes.unique():
+    for label in torch.unique(classes):
         rank[classes == label] = torch.arange(int((classes == label).sum()))
     return shuffled[rank.argsort(stable=True)[:limit]].to(labels.device)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from clom.learning.heads import HeadSettings
 from clom.learning.learners.cached_contrastive import CachedContrastive
-from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive
+from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive, shared_projection
 from clom.learning.protection.hard_attention import HardAttention, HardAttentionSettings
 from clom.methods.families.base import seeded
 from clom.methods.families.masked import MaskedMethod, MaskedSettings
@@ -36,7 +36,8 @@ class Clom(MaskedMethod):
     def __init__(self, net: NetSettings, settings: ClomSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         with seeded(seed, "network"):
             network = make_net(net, image_shape[-1])
-        protection = HardAttention(network, settings.attention)
+            projection = shared_projection(network) if settings.learning.projection_layer == "shared" else None
+        protection = HardAttention(network, settings.attention, projection)
         # Cached features only fit a head that is solved, not one trained by SGD on fresh views.
         solved = isinstance(settings.learning.head, HeadSettings)
         learner = CachedContrastive if network.has_frozen_backbone and solved else RotationContrastive

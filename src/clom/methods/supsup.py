@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clom.errors import UserError
 from clom.learning.learners.base import Learner
 from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive
 from clom.learning.learners.cross_entropy import CrossEntropy, CrossEntropySettings
@@ -69,4 +70,6 @@ class SupSupOod(_Supermasked):
     def __init__(
         self, net: NetSettings, settings: SupSupOodSettings, image_shape: Sequence[int], seed: int = 0
     ) -> None:
+        if settings.learning.projection_layer == "shared":
+            raise UserError(f"{self.name} has no gates for a shared projection: set learning.projection_layer to task.")
         super().__init__(net, settings, image_shape, seed, RotationContrastive(settings.learning))

@@ -180,6 +180,29 @@ def test_trained_head_learns_while_the_network_is_frozen(tiny_stream: Stream) ->
     assert sum(losses[-3:]) / 3 < losses[0] - 0.3
 
 
+def test_a_trained_head_sees_two_views_of_each_image_in_all_rotations(
+    tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eq. 4 is a mean over the 8N views of a batch."""
+    protection, seen = attention(), list[Tensor]()
+    original = protection.features
+
+    def recorded(images: Tensor, task: int) -> Tensor:
+        seen.append(images)
+        return original(images, task)
+
+    monkeypatch.setattr(protection, "features", recorded)
+    plan = Plan(epochs=1, batch=8)
+    learner = RotationContrastive(settings(plan=plan, head=SgdHeadSettings(plan=plan)))
+    learner.learn(protection, 0, tiny_stream[0], 0, TrainingContext())
+    head_steps = seen[-3:]
+    assert [len(images) for images in head_steps] == [8 * 8] * 3
+    first, second = head_steps[0].chunk(2)
+    assert not torch.equal(first, second)
+    assert torch.equal(first[8:16], first[:8].rot90(1, (2, 3)))
+    assert torch.equal(second[24:], second[:8].rot90(3, (2, 3)))
+
+
 def test_view_features(tiny_stream: Stream) -> None:
     protection, task = attention(), tiny_stream[0]
     counted: list[tuple[int, int]] = []

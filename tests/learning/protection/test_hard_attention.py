@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clom.errors import UserError
 from clom.learning.protection.hard_attention import HardAttention, HardAttentionSettings, annealed_scale
 from clom.nets import AlexNet, AlexNetSettings, ResNet18, ResNet18Settings
 from clom.nets.gates import Gates
@@ -317,3 +318,53 @@ def test_embeddings_with_a_mean_start_with_more_units_open() -> None:
     torch.manual_seed(0)
     gate = attention(Mlp(2, 4000, 1), n_tasks=1, initial_mean=1.0).gates(0)["a"]
     assert gate.mean().item() == pytest.approx(0.841, abs=0.02)
+
+
+def with_projection(n_tasks: int = 1, **settings: float | bool) -> HardAttention:
+    layer = GatedLinear(2, 3, gate_in="b", gate_out="projection")
+    protection = HardAttention(Mlp(4, 2, 2), HardAttentionSettings.model_validate(settings), layer)
+    for _ in range(n_tasks):
+        protection.add_task()
+    return protection.eval()
+
+
+def test_a_shared_projection_is_protected_like_a_layer_of_the_network() -> None:
+    protection = with_projection(n_tasks=2)
+    set_gates(protection, 0, a=[1, 1], b=[1, -1], projection=[-1, 1, 1])
+    layer = protection.projection
+    assert layer is not None
+    protection.begin(1)
+    before = layer.weight.detach().clone(), layer.bias.detach().clone()
+    protection.before_step()
+    with torch.no_grad():
+        layer.weight.add_(1.0)
+        layer.bias.add_(1.0)
+    protection.after_step()
+    # Units 1 and 2 of the projection are used, as is unit 0 of its inputs.
+    assert (layer.weight - before[0]).round().tolist() == [[1.0, 1.0], [0.0, 1.0], [0.0, 1.0]]
+    assert (layer.bias - before[1]).round().tolist() == [1.0, 0.0, 0.0]
+    assert all(any(p is own for p in protection.weights(1)) for own in layer.parameters())
+
+
+def test_a_shared_projection_is_for_training_only() -> None:
+    protection, plain = with_projection(n_tasks=2), attention(Mlp(4, 2, 2), n_tasks=2)
+    assert protection.n_parameters() == plain.n_parameters() == sum(p.numel() for p in plain.parameters())
+    assert list(protection.gates(0)) == list(protection.capacity()) == ["a", "b"]
+    assert list(protection.sub_network(0)) == list(plain.sub_network(0))
+    with pytest.raises(UserError, match="hard attention"):
+        plain.projected(torch.rand(1, 2), 0, 0.5)
+
+
+def test_a_shared_projection_has_soft_gates_and_a_penalty_in_training() -> None:
+    protection = with_projection(sparsity_first=1.0, s_max=10.0)
+    set_gates(protection, 0, a=[6, 6], b=[6, 6], projection=[-6, 0.05, 6])
+    layer = protection.projection
+    assert layer is not None
+    protection.begin(0)
+    features, s = torch.rand(5, 2), annealed_scale(0.5, 10.0)
+    gate = torch.sigmoid(s * torch.tensor([-6.0, 0.05, 6.0]))
+    expected = gate * F.relu(F.linear(features, layer.weight, layer.bias))
+    torch.testing.assert_close(protection.projected(features, 0, 0.5), expected)
+    _, penalty = protection.training_features(torch.rand(5, 4), 0, 0.5)
+    open_gates = torch.sigmoid(torch.tensor(s * 6.0))
+    assert float(penalty.detach()) == pytest.approx(float((4 * open_gates + gate.sum()) / 7), rel=1e-6)

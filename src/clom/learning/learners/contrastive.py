@@ -29,11 +29,15 @@ from clom.learning.progress import Progress
 from clom.learning.protection.base import Protection
 from clom.learning.schedule import Schedule
 from clom.nets.data_parallel import split_over_ranks
+from clom.nets.layers import GatedLinear, Net
 from clom.settings import NonNegative, Positive, PositiveNumber, Settings
 
 
 class SgdHeadSettings(Settings):
     """Step 2 as in the paper: SGD on fresh views, lr 0.1, divided by ten after 60, 75 and 90 of 100 epochs."""
+
+    views: Positive = 2
+    """Augmented views of each image of a batch, each in all rotations: 8N as in step 1."""
 
     plan: Plan = Plan(epochs=100, batch=128, schedule=Schedule(kind="steps", steps=(60, 75, 90), every="epoch"))
     optimiser: OptimiserSettings = OptimiserSettings(kind="sgd", lr=0.1)
@@ -46,6 +50,10 @@ class ContrastiveSettings(TrainingSettings):
     """4: every rotation of a class is a separate class (CLOM). 1: no rotation classes, CLOM (w/o OOD)."""
     temperature: PositiveNumber = 0.07
     projection: Positive = 128
+    """Outputs of the projection g."""
+    projection_layer: Literal["task", "shared"] = "task"
+    """The first of g's two layers: `task` is new for every task; `shared` has gates, and is shared and protected like
+    the network's layers, as in the authors' code. The second layer is always new."""
     augmentation: Augmentation = Augmentation()
     order: Order = "paper"
     authors_loss: bool = False
@@ -53,6 +61,11 @@ class ContrastiveSettings(TrainingSettings):
     cross_entropy: NonNegative = 0.0
     """Weight of an additional rotation cross-entropy loss in step 1; the paper has none."""
     head: HeadSettings | SgdHeadSettings = HeadSettings()
+
+
+def shared_projection(net: Net) -> GatedLinear:
+    """The layer of g that all tasks share if `projection_layer` is `shared`."""
+    return GatedLinear(net.n_features, net.n_features, gate_in=net.feature_group, gate_out="projection")
 
 
 class Projection(nn.Sequential):
@@ -92,14 +105,17 @@ class RotationContrastive(Learner):
         """Step 1: minimise L_c + L_r (Eq. 17)."""
         settings = self.settings
         n_features = protection.net.n_features
-        projection = Projection(n_features, settings.projection).to(protection.device)
+        shared = settings.projection_layer == "shared"
+        make_projection = nn.Linear if shared else Projection
+        projection = make_projection(n_features, settings.projection).to(protection.device)
         extra_head = nn.Linear(n_features, settings.rotations * task.n_classes).to(protection.device)
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
             images, classes = self.pairs(task, batch.index, randomness)
-            features, penalty = protection.training_features(images, number, batch.sweep_position(settings.sweep))
-            z = F.normalize(projection(features))
+            position = batch.sweep_position(settings.sweep)
+            features, penalty = protection.training_features(images, number, position)
+            z = F.normalize(projection(protection.projected(features, number, position) if shared else features))
             loss = supervised_contrastive(z, classes, settings.temperature, authors_form=settings.authors_loss)  # Eq. 3
             if settings.cross_entropy:
                 loss = loss + settings.cross_entropy * F.cross_entropy(extra_head(features), classes)
@@ -173,14 +189,18 @@ class RotationContrastive(Learner):
         randomness = generator(seed, "head views", number)
 
         def loss_of(batch: Batch) -> Tensor:
-            images, classes = classifier_views(
-                task.train.pixels[batch.index],
-                task.train.labels[batch.index],
-                task.n_classes,
-                self.settings.augmentation,
-                randomness,
-                rotations=self.rotations,
-            )
+            views = [
+                classifier_views(
+                    task.train.pixels[batch.index],
+                    task.train.labels[batch.index],
+                    task.n_classes,
+                    self.settings.augmentation,
+                    randomness,
+                    rotations=self.rotations,
+                )
+                for _ in range(settings.views)
+            ]
+            images, classes = (torch.cat(parts) for parts in zip(*views, strict=True))
             with torch.no_grad():
                 features = split_over_ranks(partial(protection.features, task=number), images)
             return F.cross_entropy(head(features), classes)

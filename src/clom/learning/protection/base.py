@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,14 @@ class Protection(nn.Module, ABC):
     def mask_parameters(self, task: int) -> list[nn.Parameter]:
         """The parameters of the task's mask."""
 
+    def projected(self, features: Tensor, task: int, position: float) -> Tensor:
+        """The shared layer of the projection g during training, `a * relu(W h + b)`."""
+        raise UserError("learning.projection_layer: shared needs a method with hard attention.")
+
+    def n_parameters(self) -> int:
+        """Parameters needed at inference."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
     def make_head(self, task: int, n_outputs: int) -> nn.Module:
         """An untrained head for the task's features."""
         return nn.Linear(self.net.n_features, n_outputs)
@@ -88,8 +96,8 @@ class Protection(nn.Module, ABC):
         """All values that determine a finished task's features, under names that do not depend on the task's number."""
         return dict(self.state_dict())
 
-    def forget(self, task: int, untouched: Net) -> None:
-        """Remove a task, and reset the weights that no other task uses to those of the `untouched` network."""
+    def forget(self, task: int, untouched: Self) -> None:
+        """Remove a task, and reset the weights that no other task uses to those of the `untouched` protection."""
         raise UserError("This model cannot forget a task: its protection does not support it.")
 
     def begin(self, task: int) -> None:

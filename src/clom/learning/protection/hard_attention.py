@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Self, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clom.learning.losses import sparsity
 from clom.learning.protection.base import Protection
 from clom.nets.compact import compact, open_features, sub_network
 from clom.nets.data_parallel import split_over_ranks
 from clom.nets.gates import Gates, soft_gate
-from clom.nets.layers import GatedLayer, Net
+from clom.nets.layers import GatedLayer, GatedLinear, Net
 from clom.settings import NonNegative, PositiveNumber, Settings
 
 
@@ -39,10 +40,13 @@ class HardAttentionSettings(Settings):
 class HardAttention(Protection):
     """Hard attention to the task (HAT), Sec. "Protecting OOD Model of Each Task Using Masks"."""
 
-    def __init__(self, net: Net, settings: HardAttentionSettings) -> None:
+    def __init__(self, net: Net, settings: HardAttentionSettings, projection: GatedLinear | None = None) -> None:
+        """`projection` is a layer of the projection g that all tasks share. It has gates and is protected like the
+        network's layers, but only training uses it."""
         super().__init__()
         self.net = net
         self.settings = settings
+        self.projection = projection
         self.exact = settings.binary
         self.embeddings = nn.ModuleList()  # per task: gate group -> e
         # The task in training, and what `begin` prepares for it.
@@ -56,11 +60,23 @@ class HardAttention(Protection):
 
     def add_task(self) -> None:
         self.net.add_task()
-        embeddings = _Embeddings(self.net.gate_sizes(), self.settings.initial_mean, self.settings.initial)
+        embeddings = _Embeddings(self._gate_sizes(), self.settings.initial_mean, self.settings.initial)
         self.embeddings.append(embeddings.to(self.device))
 
     def gates(self, task: int) -> Gates:
-        """The task's mask outside training."""
+        gates = self._all_gates(task)
+        return {group: gates[group] for group in self.net.gate_sizes()}
+
+    def _layers(self) -> list[GatedLayer]:
+        """The gated layers that tasks share."""
+        return [*self.net.gated_layers(), *([] if self.projection is None else [self.projection])]
+
+    def _gate_sizes(self) -> dict[str, int]:
+        projection = self.projection
+        return self.net.gate_sizes() | ({} if projection is None else {projection.gate_out: projection.n_units})
+
+    def _all_gates(self, task: int) -> Gates:
+        """The task's mask outside training, including the gates of the projection."""
         embeddings = self.embeddings_of(task)
         if self.settings.binary:
             return {group: (e > 0).to(e.dtype) for group, e in embeddings.items()}
@@ -69,9 +85,9 @@ class HardAttention(Protection):
     @torch.no_grad()
     def used(self, before: int) -> Gates:
         """Eq. 14: a unit counts as used as soon as one of the first `before` tasks opened it."""
-        total = {group: torch.zeros(size, device=self.device) for group, size in self.net.gate_sizes().items()}
+        total = {group: torch.zeros(size, device=self.device) for group, size in self._gate_sizes().items()}
         for task in range(before):
-            total = {group: torch.maximum(total[group], a) for group, a in self.gates(task).items()}
+            total = {group: torch.maximum(total[group], a) for group, a in self._all_gates(task).items()}
         return total
 
     @torch.no_grad()
@@ -93,15 +109,31 @@ class HardAttention(Protection):
         return compact(self.net, task, gates), open_features(self.net, gates)
 
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
-        s_max = self.settings.s_max
-        scale = annealed_scale(position, s_max)
-        gates = {group: soft_gate(e, scale, s_max) for group, e in self.embeddings_of(task).items()}
+        gates = {group: self._soft_gate(e, position) for group, e in self.embeddings_of(task).items()}
         strength = self.settings.sparsity_first if task == 0 else self.settings.sparsity_rest
         penalty = strength * sparsity(list(gates.values()), [self._used[group] for group in gates])
         return split_over_ranks(lambda part: cast(Tensor, self.net(part, task, gates)), images), penalty
 
+    def projected(self, features: Tensor, task: int, position: float) -> Tensor:
+        if self.projection is None:
+            return super().projected(features, task, position)
+        group = self.projection.gate_out
+        gates = {group: self._soft_gate(self.embeddings_of(task)[group], position)}
+        return F.relu(self.projection(features, gates))
+
+    def _soft_gate(self, embedding: Tensor, position: float) -> Tensor:
+        s_max = self.settings.s_max
+        return soft_gate(embedding, annealed_scale(position, s_max), s_max)
+
+    def n_parameters(self) -> int:
+        if self.projection is None:
+            return super().n_parameters()
+        training = sum(parameter.numel() for parameter in self.projection.parameters())
+        return super().n_parameters() - training - self.n_tasks * self.projection.n_units
+
     def weights(self, task: int) -> list[nn.Parameter]:
-        return self.net.shared_parameters() + self.net.task_parameters(task)
+        projection = [] if self.projection is None else list(self.projection.parameters())
+        return self.net.shared_parameters() + self.net.task_parameters(task) + projection
 
     def mask_parameters(self, task: int) -> list[nn.Parameter]:
         return list(self.embeddings_of(task).values())
@@ -110,7 +142,7 @@ class HardAttention(Protection):
         self._current = task
         self._used = used = self.used(task)
         self._update_masks = []
-        for layer in self.net.gated_layers():
+        for layer in self._layers():
             weight_protection, bias_protection = _protection(layer, used)
             self._update_masks.append(UpdateMask(layer.weight, weight_protection))
             if layer.bias is not None:
@@ -120,11 +152,11 @@ class HardAttention(Protection):
         return sub_network(self.net, task, self.gates(task))
 
     @torch.no_grad()
-    def forget(self, task: int, untouched: Net) -> None:
+    def forget(self, task: int, untouched: Self) -> None:
         del self.embeddings[task]
         self.net.forget_task(task)
         used = self.used(self.n_tasks)
-        for layer, fresh in zip(self.net.gated_layers(), untouched.gated_layers(), strict=True):
+        for layer, fresh in zip(self._layers(), untouched._layers(), strict=True):
             weight_protection, bias_protection = _protection(layer, used)
             layer.weight.copy_(torch.where(weight_protection > 0, layer.weight, fresh.weight.to(layer.weight.device)))
             if layer.bias is not None and fresh.bias is not None:

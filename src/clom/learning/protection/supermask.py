@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -153,7 +153,7 @@ class Supermask(Protection):
         masks = {f"mask {name}": mask for name, mask in self.masks(task).items()}
         return sub_network(self.net, task, self._all_open()) | masks
 
-    def forget(self, task: int, untouched: Net) -> None:
+    def forget(self, task: int, untouched: Self) -> None:
         """Remove the task; the weights are untrained anyway."""
         del self.tasks[task]
         self.net.forget_task(task)

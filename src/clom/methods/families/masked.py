@@ -82,7 +82,7 @@ class MaskedMethod(Method):
 
     def n_parameters(self) -> int:
         """Shared weights plus the gates, normalisation and heads of all tasks; the projection g is discarded."""
-        return sum(p.numel() for part in (self.protection, self.heads) for p in part.parameters())
+        return self.protection.n_parameters() + sum(p.numel() for p in self.heads.parameters())
 
     @property
     def least_classes(self) -> int:
@@ -124,7 +124,7 @@ class MaskedMethod(Method):
     def _forget(self, number: int, task: LearnedTask) -> str:
         self._networks = {}
         untouched = type(self)(self.net_settings, self.settings, self.image_shape, self.seed)  # type: ignore[call-arg]
-        self.protection.forget(number, untouched.protection.net)
+        self.protection.forget(number, untouched.protection)
         del self.heads[number]
         self.typical = nn.ParameterList(value for at, value in enumerate(self.typical) if at != number)
         self.memory.forget(number)
