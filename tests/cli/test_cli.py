@@ -9,7 +9,6 @@ import signal
 import struct
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from clom.cli import COMMANDS, main
 from clom.cli.display import Display
 from clom.data import catalog
 from clom.data.catalog import SETS
+from clom.experiments import estimate
 from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.run import RunResult, TaskResult
 from clom.learning.progress import Progress
@@ -124,8 +124,6 @@ def test_help_names_every_command(clom: Clom) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(clom: Clom, command: str) -> None:
-    if find_spec(f"clom.cli.{command.replace('-', '_')}") is None:
-        pytest.skip(f"{command} is not there yet")
     outcome = clom(command, "--help")
     assert outcome.code == 0
     assert f"clom {command}" in outcome.out
@@ -348,9 +346,6 @@ def test_import_authors_with_the_companions_beside_it(clom: Clom, elsewhere: Pat
 
 def test_doctor(clom: Clom, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the timing of networks left out: that is the machine's business, not this test's."""
-    estimate = pytest.importorskip("clom.experiments.estimate", reason="doctor is not there yet")
-    if find_spec("clom.cli.doctor") is None:
-        pytest.skip("doctor is not there yet")
     monkeypatch.setattr(estimate, "measure", lambda config, shape, device: None)
     monkeypatch.setattr(estimate, "estimate_seconds", lambda config, work, rates: 7200.0)
     mnist(elsewhere / "data")

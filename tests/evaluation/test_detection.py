@@ -41,7 +41,7 @@ def test_auc_equals_that_of_scikit_learn(own: Tensor, other: Tensor) -> None:
 
 
 def test_auc_mixture_law() -> None:
-    """Test 2 of the OOD notes: pooling other sets weights them by size."""
+    """Pooling other sets weights them by size."""
     randomness = torch.Generator().manual_seed(0)
     own, first = (torch.randn(50, generator=randomness) + shift for shift in (1.0, 0.0))
     second = torch.randn(10, generator=randomness) + 0.8
@@ -72,7 +72,7 @@ def test_fpr95_counts_ties_at_the_threshold_as_passing() -> None:
 
 
 def test_fpr95_depends_on_which_side_is_positive() -> None:
-    """Test 3 of the OOD notes: AUC does not, FPR95 and AUPR do."""
+    """AUC does not, FPR95 and AUPR do."""
     randomness = torch.Generator().manual_seed(0)
     own, other = torch.randn(200, generator=randomness) + 1, 2 * torch.randn(100, generator=randomness)
     assert auc(own, other) == pytest.approx(auc(-other, -own))

@@ -149,7 +149,7 @@ def test_cil_is_correct_exactly_when_task_and_til_are_correct(
 
 
 def test_random_data_of_five_tasks_of_two() -> None:
-    """Test 6 of the OOD notes: the relation, and that none of the three numbers is trivially 0 or 1."""
+    """The relation, and that none of the three numbers is trivially 0 or 1."""
     randomness = torch.Generator().manual_seed(0)
     blocks, labels = [], []
     for task in range(5):
@@ -170,7 +170,7 @@ def grid_of_scores(*scores: list[list[float]]) -> list[list[Tensor]]:
 
 
 def test_auroc_by_hand() -> None:
-    """Test 2 of the OOD notes: 5/6, and .75 with ties; high means the image belongs to the task."""
+    """5/6, and .75 with ties; high means the image belongs to the task."""
     blocks = grid_of_scores([[0.9, 0.8, 0.4], [1.0, 0.0, 0.0]], [[0.7, 0.3], [1.0, 1.0]])
     grid = auc_grid(blocks, max_logit)
     assert grid[0][1] == pytest.approx(5 / 6)
@@ -199,14 +199,14 @@ def test_auc_grid_counts_pairs(data: tuple[list[list[Tensor]], list[Tensor], Aff
 
 
 def test_scores_of_the_ood_notes() -> None:
-    """Test 1 of the OOD notes."""
+    """Hand-computed values."""
     logits = torch.tensor([[4.0, 1.0, 0.0], [2.0, 1.9, 1.8], [0.1, 0.0, 0.0], [-3.0, -5.0, -9.0]])
     assert max_logit(logits).tolist() == pytest.approx([4.0, 2.0, 0.1, -3.0])
     assert max_softmax(logits).tolist() == pytest.approx([0.93624, 0.36717, 0.35591, 0.87888], abs=1e-5)
 
 
 def test_scaling_changes_the_msp_auc_and_not_the_maxlogit_auc() -> None:
-    """Test 7 of the OOD notes: why both are reported."""
+    """Why both are reported."""
     randomness = torch.Generator().manual_seed(3)
 
     def blocks(scale: float) -> list[list[Tensor]]:

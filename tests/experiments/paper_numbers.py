@@ -121,7 +121,7 @@ HAT = {
     **under("learning.augmentation", shifted(flip=False, shift=0)),
 }
 
-# LwF.R (Liu et al.'s code), equations and training loop. Its authors have settings for CIFAR-100 alone.
+# LwF.R (Liu et al.'s code). Its authors have settings for CIFAR-100 alone.
 LWF_R = {
     **under("plan", plan(160, 128, "steps", steps=[80, 120], drop=0.1)),
     **under("optimiser", sgd(0.1, 0.9, 5e-4)),
@@ -132,7 +132,7 @@ LWF_R = {
     "herding": "rank",
     "final_relu": False,
 }
-# iCaRL, "Two training variants": the same trainer; means over exemplars and horizontal flips, except for digits.
+# iCaRL, in the variant of Liu et al.: the same trainer; means over exemplars and horizontal flips, except for digits.
 ICARL = {**LWF_R, "variant": "liu", "flip_means": mnist_or(False, True)}
 
 TABLE: dict[str, Numbers] = {
@@ -140,8 +140,8 @@ TABLE: dict[str, Numbers] = {
     "clom-no-calibration": {**CLOM, "calibration": "none"},
     "clom-no-ood": {**CLOM, "learning.rotations": 1},
     "hat": HAT,
-    "clom-odin": {**HAT, "temperature": 1000.0, "eps": 0.0014},  # ODIN, "Symbols, equations"; option (a)
-    # SupSup, equations (rho) and training loop; the launcher's 250 epochs, random crops of 4 pixels (MNIST: 2), flips.
+    "clom-odin": {**HAT, "temperature": 1000.0, "eps": 0.0014},  # the values of ODIN's paper
+    # SupSup (RAIVNLab/supsup); the launcher's 250 epochs, random crops of 4 pixels (MNIST: 2), flips.
     "supsup": {
         **CALIBRATED,
         "supermask.sparsity": 32,
@@ -150,13 +150,13 @@ TABLE: dict[str, Numbers] = {
         **under("learning.gates_optimiser", adam(1e-3, 1e-4)),
         **under("learning.augmentation", shifted(flip=True, shift=mnist_or(2, 4))),
     },
-    # SupSup (OOD in CLOM), "Training loop (fork)": CLOM's, with a decay of 1e-4 in both steps, and batch 32 for MNIST.
+    # SupSup (OOD in CLOM), the authors' fork of SupSup: as CLOM, decay 1e-4 in both steps, batch 32 for MNIST.
     "supsup-ood": {
         **CALIBRATED,
         "supermask.sparsity": 32,
         **under("learning", contrastive(batch=mnist_or(32, 128), weight_decay=1e-4)),
     },
-    # HyperNet (chrhenning/hypercl), settings in the official code. 24 epochs of MNIST are its 2000 iterations.
+    # HyperNet (chrhenning/hypercl), settings of the official code. 24 epochs of MNIST are its 2000 iterations.
     "hypernet": {
         "target.kind": mnist_or("mlp", "resnet32"),
         "target.hidden": mnist_or([400, 400], ABSENT),
@@ -181,7 +181,7 @@ TABLE: dict[str, Numbers] = {
         **under("learning.optimiser", adam(1e-3)),
         **under("learning.augmentation", shifted(flip=mnist_or(False, True), shift=mnist_or(0, 4))),
     },
-    # OWM, "alpha schedule" and "Training loop (official CNN code)"; MNIST's mean and deviation are our choice.
+    # OWM (beijixiong3510/OWM), the official CNN code; MNIST's mean and deviation are our choice.
     "owm": {
         **under("plan", plan(25, 64)),
         **under("optimiser", sgd(0.02, 0.9)),
@@ -209,7 +209,7 @@ TABLE: dict[str, Numbers] = {
         "ood": "svhn",
         "predict_with": "main",
     },
-    # PASS, equations and training loop; StepLR(45) as it works there. Tiny-ImageNet: flips alone.
+    # PASS (Impression2805/CVPR21_PASS); StepLR(45) as it works there. Tiny-ImageNet: flips alone.
     "pass": {
         **under("plan", plan(101, 64, "steps", steps=[44, 89], drop=0.1)),
         **under("optimiser", adam(1e-3, 2e-4)),
@@ -220,7 +220,7 @@ TABLE: dict[str, Numbers] = {
     },
     "lwf-r": LWF_R,
     "icarl": ICARL,
-    # Mnemonics, "Training loop", 8: exemplars by SGD 1e-5/0.9/5e-4, one pass; weight transfer as in the published code.
+    # Mnemonics (yaoyao-liu/class-incremental-learning): exemplars by SGD 1e-5/0.9/5e-4, one pass; weight transfer.
     "mnemonics": {
         **ICARL,
         "exemplars.version": "prototype",
@@ -255,7 +255,7 @@ TABLE: dict[str, Numbers] = {
         "n_classes": None,
     },
     # RPS-Net (brjathu/RPSnet), training loop, with the MNIST script's epochs, J and repeated
-    # exemplars. gamma is scaled for 20 tasks, as its pitfalls ask.
+    # exemplars. gamma is scaled for 20 tasks.
     "a-rps": {
         **under("plan", plan(mnist_or(10, 100), 128, "steps", drop=0.5)),
         "plan.schedule.steps": mnist_or([6, 8], [20, 40, 60, 80]),

@@ -219,6 +219,34 @@ def test_the_papers_sgd_by_hand(scales: Tensor) -> None:
     assert bool((numbers[0] != 1).all())
 
 
+def test_sgd_by_hand() -> None:
+    """`solver: sgd` with its gradient written out: log sigma and mu of standardised logits, from 0."""
+    memory, labels = comparable(20)
+    blocks = [block.double() for block in distorted(memory)]
+    spreads = torch.stack([block.std(correction=0) for block in blocks])
+    centres = torch.stack([block.mean() for block in blocks])
+    tasks = torch.arange(3).repeat_interleave(torch.tensor(SIZES))
+    scores = (torch.cat(blocks, 1) - centres[tasks]) / spreads[tasks]
+    numbers, velocity, randomness = torch.zeros(2, 3).double(), torch.zeros(2, 3).double(), seeded()
+    batches: list[Tensor] = []
+    for _ in range(160):
+        if not batches:
+            batches = list(torch.randperm(60, generator=randomness).tensor_split(2))  # 32 fits 60 twice, rounded
+        batch = batches.pop(0)
+        sigma = numbers[0].exp()[tasks]
+        wrong = (sigma * scores[batch] + numbers[1][tasks]).softmax(1) - F.one_hot(labels[batch], 7)
+        by_task = torch.zeros(2, 3).double()
+        by_task[0].index_add_(0, tasks, (wrong * sigma * scores[batch]).mean(0))
+        by_task[1].index_add_(0, tasks, wrong.mean(0))
+        velocity = 0.8 * velocity + by_task
+        numbers -= 0.01 * velocity
+
+    fitted = fit_to_memory(blocks, labels, CalibrationSettings(solver="sgd"), seeded())
+    scales = numbers[0].exp() / spreads
+    assert torch.allclose(fitted.scales.double(), scales, rtol=1e-6)
+    assert torch.allclose(fitted.shifts.double(), numbers[1] - scales * centres, rtol=1e-6, atol=1e-6)
+
+
 def test_more_sgd_lowers_the_loss() -> None:
     memory, labels = comparable(20)
     blocks = distorted(memory)

@@ -109,7 +109,7 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 @pytest.mark.parametrize(("labels", "positives"), [([0, 0, 1, 1, 2, 2, 3, 3], 1), ([0, 0, 0, 0, 1, 1, 1, 1], 3)])
 def test_authors_form(labels: list[int], positives: int) -> None:
-    # supsup_ood.md, test 2; 18.4207 = -log 1e-8 is the anchor's own term in the authors' code.
+    # 18.4207 = -log 1e-8 is the anchor's own term in the authors' code.
     y = torch.tensor(labels)
     z = unit_vectors(8, 0)
     paper = supervised_contrastive(z, y, 0.5).item()
@@ -128,7 +128,7 @@ def test_authors_form_has_a_smaller_gradient() -> None:
     torch.testing.assert_close(theirs.grad, 0.75 * ours.grad)
 
 
-# Co2L (co2l.md, checkable properties 1 to 5): two views each of images of class 0 (past) and classes 2 and 3 (current),
+# Co2L: two views each of images of class 0 (past) and classes 2 and 3 (current),
 # as unit vectors at these angles.
 ANGLES = (0.0, 100.0, 200.0, 20.0, 120.0, 230.0)
 CHANGES = (5.0, -5.0, 10.0, 0.0, 5.0, -10.0)
@@ -203,7 +203,7 @@ def test_equal_networks_are_at_the_minimum_only_at_equal_temperatures(
 
 
 def test_relation_distillation_is_finite_where_a_softmax_underflows() -> None:
-    # co2l.md, property 5: row 0 without itself is [100, -100]; log(softmax) is -inf, log_softmax is -200.
+    # Row 0 without itself is [100, -100]; log(softmax) is -inf, log_softmax is -200.
     z = torch.tensor([[1.0, 0], [1, 0], [-1, 0]])
     past = torch.tensor([[1.0, 0], [-1, 0], [1, 0]])  # row 0 is similar to the third sample only, row 1 to both others
     assert torch.tensor([100.0, -100.0]).softmax(0).log()[1].item() == -math.inf

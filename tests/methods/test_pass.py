@@ -124,7 +124,7 @@ def test_only_unrotated_outputs_predict() -> None:
 
 
 def test_growing_leaves_old_outputs_unchanged(tiny_stream: Stream) -> None:
-    # pass.md, property 7, with tasks of unequal size.
+    # With tasks of unequal size.
     method = make()
     method.open_task(LearnedTask("first", ("a", "b", "c")))
     images = to_unit(tiny_stream.tests[0].pixels)

@@ -49,7 +49,7 @@ def test_soft_gate_is_a_scaled_sigmoid() -> None:
 
 @pytest.mark.parametrize("scale", [0.0025, 1.0, 10.0, 50.0])
 def test_gradient_does_not_depend_on_s(scale: float) -> None:
-    # hat.md, test 4: 400 * sigmoid'(0.5) = 94.0015, which the two steps also give as far as float64 allows.
+    # 400 * sigmoid'(0.5) = 94.0015, which the two steps also give as far as float64 allows.
     assert slope_at(0.5, scale, torch.float64) == pytest.approx(94.0015, abs=5e-5)
     assert plain_recipe(0.5, scale, torch.float64) == pytest.approx(94.0015, abs=5e-4)
 

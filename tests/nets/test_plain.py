@@ -21,7 +21,7 @@ SMALL = AlexNetSettings(channels=(4, 6, 8), hidden=10, paddings=(1, 1, 0), pools
     ],
 )
 def test_sizes_of_the_papers_table(net: NetSettings, size: int, classes: int, exact: int) -> None:
-    # derpp.md: 1.03 / 11.17 / 44.76 / 44.86 million with a linear head; lwf_r.md: one less per class, plus sigma.
+    # The paper: 1.03 / 11.17 / 44.76 / 44.86 million with a linear head; LwF.R: one less per class, plus sigma.
     with torch.device("meta"):
         backbone = Backbone(net, size)
         heads = LinearHead(backbone.n_features), CosineHead(backbone.n_features)

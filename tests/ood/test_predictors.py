@@ -114,7 +114,7 @@ def test_argmax_is_the_argmax_over_concatenated_blocks(
 
 
 def test_random_data_of_five_tasks_of_two() -> None:
-    """Test 6 of the OOD notes: CIL is P(task and TIL correct), and no value is trivial, for every predictor."""
+    """CIL is P(task and TIL correct), and no value is trivial, for every predictor."""
     randomness = torch.Generator().manual_seed(0)
     blocks, scores, labels = [], [], []
     for task in range(5):

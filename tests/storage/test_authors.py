@@ -20,17 +20,19 @@ from clom.methods.clom import Clom
 from clom.storage.authors import read_authors
 from clom.storage.model_file import load_model, save_model
 
-CONFORMANCE = Path(__file__).parents[3] / "shared" / "conformance"
+SMALL = Path(__file__).parent / "authors" / "authors_mnist3t"
+FULL = Path(__file__).parents[3] / "shared" / "conformance" / "authors_mnist5t"
+"""The same with the network's real size, 6 MB, if it is at hand."""
 State = dict[str, Tensor]
 
-# --- the conformance file with expected outputs --------------------------------------------------
+# --- conformance: files with expected outputs ----------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def conformance() -> tuple[Path, dict[str, Tensor]]:
-    weights, expected = (CONFORMANCE / f"authors_mnist5t{end}" for end in (".model", "_expected.npz"))
-    if not (weights.exists() and expected.exists()):
-        pytest.skip(f"the conformance files are not in {CONFORMANCE}")
+@pytest.fixture(scope="module", params=[SMALL, FULL], ids=["small", "full size"])
+def conformance(request: pytest.FixtureRequest) -> tuple[Path, dict[str, Tensor]]:
+    weights, expected = (request.param.with_name(request.param.name + end) for end in (".model", "_expected.npz"))
+    if request.param is FULL and not weights.exists():
+        pytest.skip(f"{weights} is not at hand")
     with np.load(expected) as arrays:
         return weights, {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 
@@ -39,7 +41,7 @@ def test_conformance(conformance: tuple[Path, dict[str, Tensor]], tmp_path: Path
     weights, expected = conformance
     model = read_authors(weights)
     images = expected["images"]
-    assert len(model.method.tasks) == len(model.projections) == 5
+    assert len(model.method.tasks) == len(model.projections) == len(expected["logits"]) > 2
     for task, block in enumerate(model.method.blocks(images)):
         torch.testing.assert_close(block, expected["logits"][task], atol=1e-4, rtol=0)
         features = model.method.features(images, task)
@@ -224,6 +226,18 @@ def test_both_layouts_have_the_outputs_of_the_reference_networks(
     save_model(tmp_path / "ours", model.method)
     for one, two in zip(blocks, load_model(tmp_path / "ours").blocks(images), strict=True):
         assert torch.equal(one, two)
+
+
+def test_the_expected_outputs_are_those_of_the_reference_network() -> None:
+    state = torch.load(SMALL.with_suffix(".model"), weights_only=True)
+    with np.load(SMALL.with_name(f"{SMALL.name}_expected.npz")) as arrays:
+        expected = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    images = expected["images"]
+    for task in range(3):
+        features = alexnet_features(state, images, task)
+        torch.testing.assert_close(features, expected["features"][task])
+        torch.testing.assert_close(projected(state, features, task), expected["projections"][task])
+        torch.testing.assert_close(ensemble(state, alexnet_features, images, task), expected["logits"][task])
 
 
 def test_class_names_are_numbered_across_tasks(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ BUILT_IN: dict[str, MethodInfo] = {
     "muc": MethodInfo(
         "clom.methods.muc:Muc",
         "MUC: distillation of main and side classifiers (Liu et al. 2020)",
-        "side classifiers; needs unlabelled auxiliary images",
+        "side classifiers; auxiliary images are its own in shuffled patches, SVHN at budget paper",
         deviations=DEVIATIONS["muc"],
     ),
     "pass": MethodInfo(

@@ -52,7 +52,7 @@ def shared(protection: HardAttention) -> Tensor:
 
 
 def test_labels_of_the_views() -> None:
-    # clom.md, 1: two images of two classes make sixteen views of eight classes.
+    # Two images of two classes make sixteen views of eight classes.
     pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     views, classes = contrastive_views(pixels, torch.tensor([0, 1]), 2, PLAIN, generator(0))
     assert views.shape == (16, 3, 8, 8)
@@ -63,7 +63,7 @@ def test_labels_of_the_views() -> None:
 def test_with_open_gates_and_no_penalty_it_is_plain_contrastive_learning(
     net: NetSettings, tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """clom.md, 6: the same steps without gates, masks, protection or training loop lead to the same weights."""
+    """The same steps without gates, masks, protection or training loop lead to the same weights."""
     monkeypatch.setattr("clom.learning.protection.hard_attention.annealed_scale", lambda position, s_max: s_max)
     protection = attention(net, sparsity_first=0.0)
     with torch.no_grad():

@@ -57,7 +57,7 @@ def add_one_to_everything(protection: HardAttention) -> dict[str, Tensor]:
 
 
 def test_update_mask_by_hand() -> None:
-    # hat.md, test 1: sigmoid(700 e) is exactly 1, 0 and .5 for e = 6, -6 and 0; post = [1, 0, .5], pre = [1, 0].
+    # sigmoid(700 e) is exactly 1, 0 and .5 for e = 6, -6 and 0; post = [1, 0, .5], pre = [1, 0].
     protection = attention(Mlp(4, 2, 3), n_tasks=2, binary=False)
     set_gates(protection, 0, a=[6, -6], b=[6, -6, 0])
     protection.begin(1)
@@ -234,7 +234,7 @@ OPTIMISERS: Optimisers = {
 
 
 def drift(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], protect: str, **settings: float | bool) -> float:
-    """Largest change of task 0's features after 20 + 20 steps with one optimiser carried over both tasks (hat.md, 5).
+    """Largest change of task 0's features after 20 + 20 steps with one optimiser carried over both tasks.
 
     `protect` is the update (ours), the gradient only (what most implementations do), or nothing.
     """

@@ -129,7 +129,7 @@ def test_a_finished_mask_has_one_bit_per_weight() -> None:
 
 
 def test_mask_bits_of_the_papers_networks() -> None:
-    # supsup.md: 1.33 MiB per task at width 64, 5.32 MiB at width 128, including the head.
+    # 1.33 MiB per task at width 64, 5.32 MiB at width 128, including the head.
     for width, mebibytes in ((64, 1.33), (128, 5.32)):
         with torch.device("meta"):
             protection = Supermask(make_net(ResNet18Settings(width=width, affine=False), 32), SupermaskSettings())

@@ -28,7 +28,7 @@ def test_sizes_of_the_papers_network() -> None:
     with torch.device("meta"):
         net = make_net(ResNet18Settings(), 32)
         net.add_task()
-    # hat.md: conv weights 11,159,232; per task 9,600 for normalisation and 3,904 gates.
+    # Convolution weights 11,159,232; per task 9,600 for normalisation and 3,904 gates.
     assert sum(p.numel() for p in net.shared_parameters()) == 11_159_232
     assert sum(p.numel() for p in net.task_parameters(0)) == 9_600
     assert sum(net.gate_sizes().values()) == 3_904
@@ -38,7 +38,7 @@ def test_sizes_of_the_papers_network() -> None:
 
 
 def reference(net: ResNet18, pixels: Tensor, task: int, gates: Gates) -> Tensor:
-    """A second implementation of ResNet-18, from the paper by He et al. and the rules for gates in hat.md."""
+    """A second implementation of ResNet-18, from the paper by He et al. and the rules for gates of Serra et al."""
 
     def conv_norm(values: Tensor, conv: nn.Module, stride: int, padding: int) -> Tensor:
         assert isinstance(conv, GatedConv2d)
