@@ -32,7 +32,7 @@ def test_the_paper_s_head_is_counted_by_its_epochs() -> None:
     assert "plan" in head
     images = 0.9 * 6000 * 10
     seconds = estimate_seconds(config, work_of(config), Rates(FOR_EVER, 1.0, FOR_EVER))
-    assert seconds == pytest.approx(4 * images * head["plan"]["epochs"], rel=0.02)
+    assert seconds == pytest.approx(8 * images * head["plan"]["epochs"], rel=0.02)  # 8N views
 
 
 def test_without_rotations_there_are_fewer_views() -> None:

@@ -16,6 +16,7 @@ from clom.data.stream import Task
 from clom.experiments.catalogue import size_of
 from clom.experiments.config import RunConfig
 from clom.learning.context import TrainingContext
+from clom.learning.heads import HeadSettings
 from clom.learning.learners.contrastive import ContrastiveSettings, SgdHeadSettings
 from clom.learning.loop import Plan
 from clom.learning.progress import Progress
@@ -67,8 +68,7 @@ def work_of(config: RunConfig, folder: Path | None = None) -> Work:
 def estimate_seconds(config: RunConfig, work: Work, rates: Rates) -> float:
     """Seconds to learn and evaluate all tasks with CLOM, excluding data loading, head solvers, calibration and I/O."""
     learning = ClomSettings.model_validate(config.settings).learning
-    head = learning.head
-    passes = head.plan.epochs if isinstance(head, SgdHeadSettings) else head.views
+    passes = _head_passes(learning.head)
     seconds: float = learning.rotations * (
         2 * work.trained * learning.plan.epochs / rates.features
         + passes * work.trained / rates.head
@@ -80,12 +80,16 @@ def estimate_seconds(config: RunConfig, work: Work, rates: Rates) -> float:
 def multiply_adds(config: RunConfig, work: Work) -> float:
     """Multiply-adds to learn and evaluate all tasks with CLOM; a backward pass counts as two forward passes."""
     learning = ClomSettings.model_validate(config.settings).learning
-    head = learning.head
-    passes = head.plan.epochs if isinstance(head, SgdHeadSettings) else head.views
+    passes = _head_passes(learning.head)
     forward_passes: float = learning.rotations * (
         3 * 2 * work.trained * learning.plan.epochs + passes * work.trained + work.n_tasks * work.tested
     )
     return forward_passes * _multiply_adds_per_image(config.net, work.image_shape[-1])
+
+
+def _head_passes(head: HeadSettings | SgdHeadSettings) -> int:
+    """How often step 2 sees an image in all its rotations."""
+    return head.views * (head.plan.epochs if isinstance(head, SgdHeadSettings) else 1)
 
 
 def _multiply_adds_per_image(net: NetSettings, image_size: int) -> int:
@@ -121,9 +125,12 @@ def _measure(config: RunConfig, shape: Sequence[int], n_images: int, device: tor
         started = time.perf_counter()
         method.block(images.pixels, 0)
         inference_seconds.append(time.perf_counter() - started)
-    views = settings.learning.rotations * n_images
-    features, head = clock.seconds("features"), clock.seconds("head")
-    return Rates(2 * views / features, views / head, views / min(inference_seconds)), features
+    views, head = settings.learning.rotations * n_images, settings.learning.head
+    per_step = head.views if isinstance(head, SgdHeadSettings) else 1
+    features = clock.seconds("features")
+    return Rates(
+        2 * views / features, per_step * views / clock.seconds("head"), views / min(inference_seconds)
+    ), features
 
 
 def _shortened(settings: ClomSettings, batch: int) -> ClomSettings:
