@@ -205,7 +205,7 @@ MUTANTS = (
         "icarl-distance",
         "methods/icarl.py",
         "return neg_squared_distance(self.embed(pixels), self.means)",
-        "return self.logits(to_unit(pixels))",
+        "return super().scores(pixels)",
         "methods/test_icarl.py",
     ),
     Mutant(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clom.data.images import DataSet
 from clom.data.stream import Stream, split
@@ -221,3 +224,34 @@ def test_published_settings_in_the_paper_budget() -> None:
     tiny = Co2LSettings.model_validate(resolve("tinyimagenet-5t", "co2l", "paper").settings)
     assert (tiny.optimiser.lr, tiny.similarity_temperature, tiny.past_temperature) == (0.1, 0.1, 0.1)
     assert (tiny.plan.epochs, tiny.augmentation.crop_area, tiny.memory.size) == (50, (0.1, 1.0), 2000)
+
+
+def test_the_loss_of_a_later_task_by_hand(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L_asym with the new classes as anchors, plus lambda L_ird against the network before the task."""
+    method = make(distillation=0.3, temperature=0.4, similarity_temperature=0.3, past_temperature=0.1)
+    method.learn(tiny_stream[0])
+    images, labels = (
+        torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 2, 3, 2, 3, 1]),
+    )
+
+    def projected() -> Tensor:
+        return F.normalize(method.projection(method.backbone(images)))
+
+    values: list[float] = []
+
+    def instead(
+        pixels: Tensor, targets: Tensor, loss_of: Callable[[Tensor, Tensor], Tensor], *more: object, **options: object
+    ) -> None:
+        with torch.no_grad():
+            past = projected()
+            for parameter in (*method.backbone.parameters(), *method.projection.parameters()):
+                parameter.add_(0.05)  # the network is no longer that from before the task
+            new = projected()
+            anchors = losses.asymmetric_contrastive(new, labels, labels >= 2, 0.4, method.settings.base_temperature)
+            by_hand = anchors + 0.3 * losses.relation_distillation(new, past, 0.3, 0.1)
+            values.extend([float(loss_of(images, labels)), float(by_hand)])
+
+    monkeypatch.setattr(method, "train_on", instead)
+    method.learn(tiny_stream[1])
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
