@@ -289,6 +289,7 @@ TABLE: dict[str, Numbers] = {
         "similarity_temperature": per_data(0.2, 0.2, 0.2, 0.1),
         "past_temperature": per_data(0.01, 0.01, 0.01, 0.1),
         "teacher_bn": "eval",
+        "head.views": 1,
         **under("head.plan", plan(100, 256, "steps", steps=[60, 75, 90], drop=0.2)),
         **under("head.optimiser", sgd(1.0, 0.9)),
     },

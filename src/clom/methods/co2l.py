@@ -127,6 +127,7 @@ class Co2L(ReplayMethod):
 
         def loss_of(batch: Batch) -> Tensor:
             drawn = torch.multinomial(weights, len(batch.index), replacement=True, generator=draws).to(labels.device)
+            drawn = drawn.repeat(settings.views)
             return F.cross_entropy(head(self._view_features(pixels[drawn], randomness)), labels[drawn])
 
         state: list[State] = [head, draws, randomness]

@@ -193,7 +193,7 @@ def test_a_trained_head_sees_two_views_of_each_image_in_all_rotations(
 
     monkeypatch.setattr(protection, "features", recorded)
     plan = Plan(epochs=1, batch=8)
-    learner = RotationContrastive(settings(plan=plan, head=SgdHeadSettings(plan=plan)))
+    learner = RotationContrastive(settings(plan=plan, head=SgdHeadSettings(views=2, plan=plan)))
     learner.learn(protection, 0, tiny_stream[0], 0, TrainingContext())
     head_steps = seen[-3:]
     assert [len(images) for images in head_steps] == [8 * 8] * 3

@@ -36,8 +36,8 @@ from clom.settings import NonNegative, Positive, PositiveNumber, Settings
 class SgdHeadSettings(Settings):
     """Step 2 as in the paper: SGD on fresh views, lr 0.1, divided by ten after 60, 75 and 90 of 100 epochs."""
 
-    views: Positive = 2
-    """Augmented views of each image of a batch, each in all rotations: 8N as in step 1."""
+    views: Positive = 1
+    """Augmented views of each image of a batch, each in all rotations; the paper's 8N are two."""
 
     plan: Plan = Plan(epochs=100, batch=128, schedule=Schedule(kind="steps", steps=(60, 75, 90), every="epoch"))
     optimiser: OptimiserSettings = OptimiserSettings(kind="sgd", lr=0.1)
