@@ -18,9 +18,11 @@ from clom.learning.context import TrainingContext
 from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.precision import Precision, choose_precision, network_pass
 from clom.methods.families.base import Method
-from clom.nets import AdapterSettings, AlexNetSettings
+from clom.nets import AdapterSettings, AlexNetSettings, ResNet18Settings, make_net
+from clom.nets.layers import GatedConv2d, GatedJoin
 from clom.nets.networks.kinds import read_net_settings
 from clom.nets.networks.registry import register_network
+from clom.nets.networks.resnet import Block
 from clom.nets.precision import autocast_network, network_dtype
 
 CPU = torch.device("cpu")
@@ -74,6 +76,22 @@ def test_only_training_passes_of_the_network_are_autocast() -> None:
             autocast_network(compute, images)
     autocast_network(compute, images)
     assert seen == [torch.float32, torch.bfloat16, torch.float32, torch.float32]
+
+
+def test_float32_gates_leave_the_values_in_bfloat16() -> None:
+    """Otherwise every identity shortcut would promote its values, and all later additions would convert them."""
+    net = make_net(ResNet18Settings(width=4), 16)
+    net.add_task()
+    gates = {group: torch.rand(size) for group, size in net.gate_sizes().items()}
+    seen: dict[str, torch.dtype] = {}
+    for name, module in net.named_modules():
+        if isinstance(module, GatedJoin | GatedConv2d | Block):
+            module.register_forward_hook(lambda _, __, out, name=name: seen.update({name: out.dtype}))
+    with network_dtype(torch.bfloat16):
+        features = autocast_network(lambda images: net(images, 0, gates), torch.rand(4, 3, 16, 16))
+    assert len(seen) > 20
+    assert {name for name, dtype in seen.items() if dtype != torch.bfloat16} == set()
+    assert features.dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", ["clom", "icarl"])

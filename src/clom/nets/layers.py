@@ -178,7 +178,10 @@ class GatedJoin(nn.Module):
 
     def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:
         gate = gates.get(self.gate_out)
-        return values if gate is None else values * per_channel(gate, values.ndim, 1)
+        if gate is None:
+            return values
+        # A float32 gate would promote the values, and everything added to them, from a lower precision.
+        return values * per_channel(gate.to(values.dtype), values.ndim, 1)
 
 
 class Net(nn.Module, ABC):
