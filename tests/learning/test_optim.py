@@ -1,14 +1,18 @@
-"""LARS step by step, and optimisers made from settings."""
+"""LARS step by step, optimisers made from settings, and their fused implementations."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
 from clom.errors import UserError
 from clom.learning.optim import LARS, OptimiserSettings, make_optimiser
+from clom.testing.simulated_device import simulated_device, waits_so_far
 
 
 def parameter(weights: list[float], gradient: list[float] | None = None) -> nn.Parameter:
@@ -129,3 +133,104 @@ def test_mixed_kinds_are_refused() -> None:
     groups = [(OptimiserSettings(kind=kind), [parameter([1.0])]) for kind in ("adam", "sgd")]
     with pytest.raises(UserError, match=r"same kind for both, not adam, sgd"):
         make_optimiser(groups)
+
+
+CPU = torch.device("cpu")
+KINDS = ("adam", "adamw", "sgd")
+
+
+def settings_of(kind: str) -> OptimiserSettings:
+    decay = 0.1 if kind == "adamw" else 0.0
+    return OptimiserSettings.model_validate({"kind": kind, "lr": 0.01, "momentum": 0.9, "weight_decay": decay})
+
+
+def kernels(device: torch.device = CPU) -> list[nn.Parameter]:
+    """A convolution's weight in channels_last and a bias."""
+    torch.manual_seed(0)
+    weight = torch.randn(8, 4, 3, 3).contiguous(memory_format=torch.channels_last)
+    return [nn.Parameter(weight.to(device)), nn.Parameter(torch.randn(8).to(device))]
+
+
+def train(optimiser: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], steps: range) -> list[Tensor]:
+    """Steps with contiguous gradients, as a method that computes its own gradients may assign them."""
+    for step in steps:
+        randomness = torch.Generator().manual_seed(step)
+        for parameter in parameters:
+            parameter.grad = torch.randn(parameter.shape, generator=randomness).to(parameter.device)
+        optimiser.step()
+    return [parameter.detach().cpu().clone() for parameter in parameters]
+
+
+def same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(torch.equal(first, second) for first, second in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cpu_takes_the_steps_of_torchs_plain_loop(kind: str) -> None:
+    settings, parameters, plain = settings_of(kind), kernels(), kernels()
+    options = {"momentum": 0.9} if kind == "sgd" else {}
+    loop = {"sgd": SGD, "adam": Adam, "adamw": AdamW}[kind](
+        plain, lr=settings.lr, weight_decay=settings.weight_decay, foreach=False, fused=False, **options
+    )
+    made = make_optimiser([(settings, parameters)])
+    assert same(train(made, parameters, range(5)), train(loop, plain, range(5)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fused_steps_are_repeatable_and_the_same_on_every_device(kind: str) -> None:
+    settings, found = settings_of(kind), []
+    for device in (CPU, CPU, simulated_device()):
+        parameters = kernels(device)
+        optimiser = make_optimiser([(settings, parameters)], fused=True)
+        assert optimiser.param_groups[0]["fused"]
+        found.append(train(optimiser, parameters, range(5)))
+    assert same(found[0], found[1])
+    assert same(found[0], found[2])
+    unfused = kernels()
+    wanted = train(make_optimiser([(settings, unfused)], fused=False), unfused, range(5))
+    for value, expected in zip(found[0], wanted, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("before", ["earlier version", "other device", "same"])
+def test_a_loaded_state_keeps_the_implementation_of_this_device(kind: str, before: str) -> None:
+    settings, whole, parts = settings_of(kind), kernels(), kernels()
+    wanted = train(make_optimiser([(settings, whole)]), whole, range(6))
+
+    first = make_optimiser([(settings, parts)], fused=before == "other device")
+    train(first, parts, range(3))
+    state = copy.deepcopy(first.state_dict())
+    if before == "earlier version":
+        for group in state["param_groups"]:
+            group.update(fused=None, foreach=None)
+    again = make_optimiser([(settings, parts)])
+    again.load_state_dict(state)
+    assert (again.param_groups[0]["fused"], again.param_groups[0]["foreach"]) == (False, True)
+    found = train(again, parts, range(3, 6))
+    if before == "other device":  # its first steps were rounded differently
+        for value, expected in zip(found, wanted, strict=True):
+            torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+    else:
+        assert same(found, wanted)
+
+
+def test_a_fused_state_continues_bit_identically() -> None:
+    settings, whole, parts = settings_of("adam"), kernels(), kernels()
+    wanted = train(make_optimiser([(settings, whole)], fused=True), whole, range(6))
+    first = make_optimiser([(settings, parts)], fused=True)
+    train(first, parts, range(3))
+    again = make_optimiser([(settings, parts)], fused=True)
+    again.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert same(train(again, parts, range(3, 6)), wanted)
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_lars_never_waits_for_the_device(clip: bool) -> None:
+    parameters = kernels(simulated_device())
+    optimiser = LARS(parameters, lr=0.1, clip=clip)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    before = waits_so_far()
+    optimiser.step()
+    assert waits_so_far() == before
