@@ -25,7 +25,16 @@ def test_both_options_are_plain_texts() -> None:
     assert Device.__origin__ is Precision.__origin__ is str  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("command", [QUICK, ["predict", "no.model", "photo.jpg"], ["learn", "a.model", "photos"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        QUICK,
+        ["predict", "no.model", "photo.jpg"],
+        ["learn", "a.model", "photos"],
+        ["report", "runs/none"],
+        ["export", "no.model", "out.pt2"],
+    ],
+)
 def test_a_device_that_is_not_there(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

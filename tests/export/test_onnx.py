@@ -43,6 +43,7 @@ from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Set
 from clom.nets.layers import GatedJoin
 from clom.ood.rejection import HeldOutScores
 from clom.photos.thresholds import thresholds
+from clom.testing.simulated_device import simulated_device
 from methods.minimal import minimal
 
 DIGITS_NET = AlexNetSettings(
@@ -249,6 +250,20 @@ def test_stored_images_stay_in_the_model(learned: Clom, alone: Path, tiny_stream
         assert isinstance(memory, Memory)
         assert len(memory) > 0
         assert not any(image.numpy().tobytes() in content for image in memory.pixels)
+
+
+def test_the_model_may_be_on_another_device(tiny_stream: Stream, tmp_path: Path) -> None:
+    device, method = simulated_device(), opened(Hat(DIGITS_NET, HatSettings(), tiny_stream.image_shape))
+    written = [
+        export_model(tmp_path / "cpu.pt2", method),
+        export_model(tmp_path / "compared.pt2", method, device=device),
+        export_model(tmp_path / "moved.pt2", method.to(device)),
+    ]
+    assert method.device == device, "exporting moved the model"
+    assert len({export.largest_difference for export in written}) == 1
+    images = torch.randint(0, 256, (2, *tiny_stream.image_shape), dtype=torch.uint8)
+    first, *others = [torch.export.load(export.path).module()(images)[0] for export in written]
+    assert all(torch.equal(first, other) for other in others)
 
 
 def test_exporting_changes_nothing(tiny_stream: Stream, tmp_path: Path) -> None:

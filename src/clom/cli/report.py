@@ -9,6 +9,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from clom.cli.options import Device
+
 if TYPE_CHECKING:
     from clom.reporting.report.page import Written
 
@@ -20,6 +22,7 @@ def report_command(
     out: Path | None = None,
     data: Path | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    device: Device = "auto",
 ) -> None:
     """Write a self-contained HTML report of finished runs.
 
@@ -39,7 +42,7 @@ def report_command(
 
     machine.tune_process(threads)
     target = out or (Path() if runs else run) / "report.html"
-    show_written(Console(), write_report([run, *runs], target, data))
+    show_written(Console(), write_report([run, *runs], target, data, machine.choose_device(device)))
 
 
 def show_written(console: Console, written: Written) -> None:

@@ -20,7 +20,7 @@ from clom.export.graphs import Graph, make_graph
 from clom.extras import require
 from clom.files import write_atomically
 from clom.learning.loop import generator
-from clom.methods.families.base import Method
+from clom.methods.families.base import Method, move
 from clom.photos.thresholds import thresholds
 
 REJECTION_RATES = (0.01, 0.05, 0.1)
@@ -43,16 +43,26 @@ class Exported:
     largest_difference: float
 
 
-def export_model(path: Path, method: Method, task: str | None = None) -> Exported:
-    """Write all tasks, or one, as a single graph, after comparing its outputs with the model."""
+def export_model(path: Path, method: Method, task: str | None = None, device: torch.device | None = None) -> Exported:
+    """Write all tasks, or one, as a single graph, after comparing its outputs with the model.
+
+    The graph is made on the CPU; the scores of the model are computed on `device`, by default the CPU too.
+    """
     check_target(path)
     tasks = [*range(len(method.tasks))] if task is None else [method.task_number(task)]
     if not tasks:
         raise UserError("The model has learned nothing yet: there is nothing to export.")
-    graph = make_graph(method, tasks)
-    about = metadata(method, tasks)
-    content, run = (_onnx if path.suffix == ".onnx" else _torch_export)(graph, _samples(method, 2), about)
-    difference = _difference(method, tasks, run)
+    own, cpu = method.device, torch.device("cpu")
+    try:
+        move(method, cpu)
+        graph = make_graph(method, tasks)
+        about = metadata(method, tasks)
+        content, run = (_onnx if path.suffix == ".onnx" else _torch_export)(graph, _samples(method, 2), about)
+        move(method, device or cpu)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # TF32 has only ten bits of precision
+            difference = _difference(method, tasks, run)
+    finally:
+        move(method, own)
     write_atomically(path, content)
     return Exported(path, len(content), tuple(json.loads(about["classes"])), difference)
 

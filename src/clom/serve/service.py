@@ -43,7 +43,7 @@ class Service:
     """Niceness of the training process, 0 to 19."""
     metrics: Metrics = field(default_factory=Metrics)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    """Where answers are computed; lessons are learned on the CPU."""
+    """Where predictions are computed and lessons are learned."""
 
     def __post_init__(self) -> None:
         self.engine = Engine(self.path, self.window, self.most, self.metrics.batches.observe, self.threads, self.device)

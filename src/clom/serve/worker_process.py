@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from clom.plugins import loaded
 from clom.serve.images.decoder_pool import child_environment
 
@@ -23,8 +25,15 @@ _SECONDS_TO_END = 5.0
 class WorkerProcess:
     """One run of `clom.serve.lessons.worker`."""
 
-    def __init__(self, purpose: Literal["learn", "inspect"], model: Path, threads: int, niceness: int) -> None:
-        self._words = [purpose, str(model), str(threads), str(niceness), *loaded()]
+    def __init__(
+        self,
+        purpose: Literal["learn", "inspect"],
+        model: Path,
+        threads: int,
+        niceness: int,
+        device: torch.device | None = None,
+    ) -> None:
+        self._words = [purpose, str(model), str(threads), str(niceness), str(device or "cpu"), *loaded()]
         self._process: Process | None = None
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:

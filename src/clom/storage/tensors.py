@@ -28,7 +28,7 @@ def checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
     """SHA-256 of all names, shapes, types, values and header entries, independent of their order."""
     digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
     for name in sorted(tensors):
-        value = tensors[name].contiguous()
+        value = tensors[name].detach().cpu().contiguous()
         digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

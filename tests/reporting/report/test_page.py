@@ -24,12 +24,15 @@ from clom.experiments.analysis.finished_run import read_run
 from clom.experiments.analysis.ood_scores import score_run
 from clom.experiments.config import resolve
 from clom.experiments.run import execute
+from clom.methods.families.base import Blocks
+from clom.methods.families.masked import MaskedMethod
 from clom.methods.registry import PAPER_METHODS
 from clom.ood.rejection import HeldOutScores
 from clom.reporting.paper.numbers import PAPER_NAMES, Number, all_systems, reported
 from clom.reporting.report import examples
 from clom.reporting.report.page import write_report
 from clom.reporting.report.sections import percent, points, without_folders
+from clom.testing.simulated_device import simulated_device
 
 TINY: dict[str, Any] = {
     "data.train_per_class": 8,
@@ -329,3 +332,22 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path, hat: Path) -> N
     (folder / "config.yaml").write_text(text.replace("test_per_class: 5", "test_per_class: 4", 1))
     with pytest.raises(UserError, match=r"not those that .*other was run on"):
         write_report([folder], tmp_path / "page.html")
+
+
+def test_the_examples_are_scored_on_the_given_device(
+    hat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices, blocks = [], MaskedMethod.blocks
+
+    def recorded(self: MaskedMethod, pixels: torch.Tensor) -> Blocks:
+        devices.append(self.device)
+        return blocks(self, pixels)
+
+    monkeypatch.setattr(MaskedMethod, "blocks", recorded)
+    pages = []
+    for device in (torch.device("cpu"), simulated_device()):
+        devices.clear()
+        write_report([hat], tmp_path / "report.html", device=device)
+        assert set(devices) == {device}
+        pages.append((tmp_path / "report.html").read_text())
+    assert pages[0] == pages[1]

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation
 from clom.experiments.analysis.task_outputs import OutputBook
@@ -16,7 +18,7 @@ from clom.experiments.ledger import Row
 from clom.experiments.run import TaskResult, read_finished, read_results
 from clom.files import read_json
 from clom.learning.calibration import Affine
-from clom.methods.families.base import Blocks, Method
+from clom.methods.families.base import Blocks, Method, move
 from clom.storage.model_file import load_model
 from clom.storage.score_file import read_scores
 
@@ -61,10 +63,12 @@ class FinishedRun:
         return self.method.calibrations()
 
 
-def read_run(folder: Path) -> FinishedRun:
-    """Read and check the folder of a finished run."""
+def read_run(folder: Path, device: torch.device | None = None) -> FinishedRun:
+    """Read and check the folder of a finished run; its model is moved to `device`."""
     config = read_finished(folder)
     method = load_model(folder / "model.safetensors")
+    if device is not None:
+        move(method, device)
     n_tasks = len(method.tasks)
     tasks = read_results(folder / "metrics.jsonl", n_tasks)
     scores = read_json(folder / "scores.json") if (folder / "scores.json").exists() else None

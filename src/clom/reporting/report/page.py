@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -31,11 +32,14 @@ class Written:
     without_images: list[str]
 
 
-def write_report(folders: Sequence[Path], path: Path, data: Path | None = None) -> Written:
-    """Read finished runs and write the page. `data` is a folder with data sets, for the example images."""
+def write_report(
+    folders: Sequence[Path], path: Path, data: Path | None = None, device: torch.device | None = None
+) -> Written:
+    """Read finished runs and write the page. `data` is a folder with data sets, for the example images, which are
+    scored on `device`."""
     if path.is_dir():
         raise UserError(f"{path} is a folder: --out names the page's file, for example {path / 'report.html'}.")
-    runs = [read_run(folder) for folder in dict.fromkeys(folders)]
+    runs = [read_run(folder, device) for folder in dict.fromkeys(folders)]
     pages, without = [], []
     charts = Charts()
     for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True), start=1):

@@ -167,7 +167,7 @@ class LessonRunner:
 
     async def _learn(self, job: Job) -> None:
         teaching, _ = self._share_cores()
-        self._worker = WorkerProcess("learn", self.engine.path, teaching, self.niceness)
+        self._worker = WorkerProcess("learn", self.engine.path, teaching, self.niceness, self.engine.device)
         async for event in self._worker.events():
             job.note(event)
             await self._tell(job)

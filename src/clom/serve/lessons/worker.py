@@ -12,10 +12,13 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clom.errors import UserError
 from clom.plugins import load_plugin
+
+if TYPE_CHECKING:
+    import torch
 
 SECONDS_BETWEEN_STEPS = 0.2
 
@@ -26,18 +29,20 @@ def main() -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(niceness)
+    import torch
+
     from clom import machine
 
     machine.tune_process(threads)
     try:
-        for plugin in sys.argv[5:]:
+        for plugin in sys.argv[6:]:
             load_plugin(plugin)
-        inspect(model) if purpose == "inspect" else learn(model)
+        inspect(model) if purpose == "inspect" else learn(model, torch.device(sys.argv[5]))
     except UserError as problem:
         tell("problem", text=str(problem))
 
 
-def learn(model: Path) -> None:
+def learn(model: Path, device: torch.device | None = None) -> None:
     """Teach the model the stored lesson, then verify that the earlier tasks are unchanged."""
     from clom.learning.progress import Progress
     from clom.photos.teach import LessonPlan, Listener, teach
@@ -61,7 +66,7 @@ def learn(model: Path) -> None:
     if assignment is None:
         raise UserError("The pictures of this lesson are gone.")
     listener = Listener(on_plan=on_plan, on_step=on_step)
-    lesson = teach(model, lambda _: stored.pictures(), assignment.name, listener=listener)
+    lesson = teach(model, lambda _: stored.pictures(), assignment.name, listener=listener, device=device)
     tell("saved")
     checks = [asdict(check) for check in verify(model, stored.before)] if stored.before.exists() else []
     record = lesson.record.model_dump(mode="json", exclude={"belonging"})
