@@ -1,17 +1,16 @@
-"""Names that lead to code: built in, registered by a program, brought by an installed package, or named on the spot.
+"""Registries that map names to code: built in, registered by a program, or provided by a plug-in.
 
-There is one `Registry` for each kind of thing a person may bring (methods, networks, data sets, scores, predictors):
+There is one `Registry` for each extensible kind (methods, networks, data sets, scores, predictors):
 
-| way in | example |
+| how to add one | example |
 |---|---|
 | decorator | `@clom.register_method("mine")` |
 | a file, a module | `--method my_file.py:Mine`, `--method package.module:Mine`, `--plugin my_file.py` |
 | an installed package | an entry point of the group `clom.methods` |
 
-Code is imported when it is first used. Nothing is ever imported because a model or a run says so: only what is
-installed, or what the caller names, on the command line or in an experiment's file. What was made with a plug-in
-notes where it came from (`origins`), so that whoever reads it without the plug-in is told what is missing
-(`require`).
+Code is imported on first use, and never because a model file or a run folder names it: only if it is installed, or
+if the caller names it on the command line or in an experiment's file. Files that depend on a plug-in record where it
+came from (`origins`), so that reading one without the plug-in tells the user what is missing (`require`).
 """
 
 from clom.plugins.loading import load_code, load_plugin, loaded, why

@@ -14,14 +14,14 @@ from types import ModuleType
 from clom.errors import UserError, shorten
 
 FILE_MODULE = "clom_plugin_"
-"""How the modules begin that are made of files."""
+"""Prefix of the names of modules loaded from files."""
 
 _loaded: dict[str, ModuleType] = {}
 """The plug-ins loaded so far, by absolute path or module name."""
 
 
 def load_code(place: str) -> ModuleType:
-    """The module that a person named: a Python file by its path, or an importable module."""
+    """Import a Python file, given by its path, or an importable module."""
     if place.endswith(".py"):
         key = str(Path(place).expanduser().resolve())
         module = _loaded.get(key) or _load_file(Path(key), place)
@@ -32,12 +32,12 @@ def load_code(place: str) -> ModuleType:
 
 
 def load_plugin(place: str | Path) -> None:
-    """Load a Python file or an importable module, whose decorators register what it brings."""
+    """Load a Python file or an importable module, which registers its own methods, networks and so on."""
     load_code(str(place))
 
 
 def loaded() -> list[str]:
-    """All that was loaded by its place: what another process needs in order to know the same names."""
+    """Paths and module names of all loaded plug-ins; another process that loads them knows the same names."""
     return list(_loaded)
 
 
@@ -55,9 +55,9 @@ def _load_file(path: Path, given: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it is executed, as the import system does: dataclasses look it up
+    sys.modules[name] = module  # before execution, as the import system does, since dataclasses look it up
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # a plug-in may have more files beside it, as a script may
+        sys.path.append(str(path.parent))  # like a script, a plug-in may import files next to it
     try:
         spec.loader.exec_module(module)
     except UserError:
@@ -92,5 +92,5 @@ def why(problem: BaseException) -> str:
 
 
 def defined_in(module: ModuleType) -> list[str]:
-    """The names of what a module defines itself."""
+    """Names of the classes and functions that are defined in the module itself."""
     return [name for name, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__]

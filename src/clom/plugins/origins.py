@@ -1,4 +1,4 @@
-"""What a file notes about the plug-ins it was made with, and what is said where they are missing."""
+"""Where plug-ins come from, as recorded in model files and runs, and the error if one is missing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clom.plugins.registry import BUILT_IN, Registry
 _ORIGIN = re.compile(r"(package|file|module) (.{1,200})")
 
 Used = Mapping[Registry[Any], object]
-"""The names that a file uses, by what they are names of."""
+"""The name that a file uses from each registry."""
 
 
 def origins(used: Used, versions: bool = True) -> dict[str, str]:
-    """Where the used things that are not built in come from, by kind; on demand without the versions of packages."""
+    """Kind -> origin of everything used that is not built in, with or without the versions of packages."""
     found = {registry.kind: registry.entry(str(name)).origin for registry, name in used.items() if name in registry}
     brought = {kind: origin for kind, origin in found.items() if origin != BUILT_IN}
     return brought if versions else {kind: _without_version(origin) for kind, origin in brought.items()}
@@ -29,7 +29,7 @@ def _without_version(origin: str) -> str:
 
 
 def require(used: Used, noted: object, needed_by: str) -> None:
-    """Refuse a file that uses what is not known here; `noted` are the `origins` that the file tells, if it does."""
+    """Raise if a file uses an unknown name; `noted` are the `origins` recorded in the file, if any."""
     for registry, name in used.items():
         if isinstance(noted, Mapping) and registry.kind in noted and name not in registry:
             raise _missing(registry.kind, str(name), str(noted[registry.kind]), needed_by)
@@ -37,7 +37,7 @@ def require(used: Used, noted: object, needed_by: str) -> None:
 
 def _missing(kind: str, name: str, origin: str, needed_by: str) -> UserError:
     what = f"{needed_by} needs the {kind} '{shorten(name)}'"
-    match = _ORIGIN.fullmatch(origin) if origin.isprintable() else None  # a file may say anything
+    match = _ORIGIN.fullmatch(origin) if origin.isprintable() else None  # untrusted
     source, where = match.groups() if match else ("", "")
     if source == "package":
         return UserError(f"{what} from the package {where}, {_instead(where)}: install that one if you trust it.")

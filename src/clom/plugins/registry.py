@@ -1,4 +1,4 @@
-"""One registry for each kind of thing that has a name and leads to code."""
+"""A registry maps names to classes or functions of one kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """One name: how to get at what it stands for, and where that comes from."""
+    """A name, how to load the object it refers to, and the origin of that object."""
 
     name: str
     load: Callable[[], T]
@@ -33,11 +33,11 @@ class Entry(Generic[T]):
     origin: str = BUILT_IN
     """`built in`, `package NAME VERSION`, `file NAME.py` or `module NAME`."""
     description: str = ""
-    """What it is, where that is known without loading it."""
+    """A one-line description, if known without loading the object."""
 
 
 class Registry(Generic[T]):
-    """The names of one kind of thing."""
+    """The registered names of one kind."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Registry(Generic[T]):
         check: Callable[[Any], None] = lambda thing: None,
         adopt: Callable[[str, Any], None] = lambda name, thing: None,
     ) -> None:
-        """`group` is that of the entry points; `built_in` maps names to `module:attribute` and what that is.
+        """`group` is the entry-point group; `built_in` maps names to `module:attribute` and a description.
 
-        `check` raises a `UserError` for what is not of this kind. `adopt` is called with a name and what somebody
-        brought under it, before it is used.
+        `check` raises a `UserError` if an object is not of this kind. `adopt` is called with the name and the object
+        before an object from outside this package is first used.
         """
         self.kind, self.group = kind, group
         self._check, self._adopt = check, adopt
@@ -60,7 +60,7 @@ class Registry(Generic[T]):
         self._packages: dict[str, Entry[T]] | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
-        """A decorator: from now on `name` stands for the decorated class or function."""
+        """A decorator that registers a class or function under `name`."""
         if not _NAME.fullmatch(name):
             raise UserError(
                 f"'{shorten(name)}' cannot name a {self.kind}: use lower-case letters, digits, dots, dashes and "
@@ -80,12 +80,12 @@ class Registry(Generic[T]):
         return decorate
 
     def _take(self, name: str, thing: T, origin: str) -> None:
-        """Of two definitions under one name the newer counts."""
+        """Add an entry; a newer definition replaces an older one."""
         self._adopt(name, thing)
         self._entries[name] = Entry(name, lambda: thing, _place_of(thing), origin)
 
     def names(self) -> list[str]:
-        """Everything that is registered: built in first, then by programs and plug-ins, then by installed packages."""
+        """All names: built in first, then those of programs and plug-ins, then those of installed packages."""
         return list(self._all())
 
     def __contains__(self, name: object) -> bool:
@@ -102,7 +102,7 @@ class Registry(Generic[T]):
         return self._all()[name]
 
     def get(self, name: str) -> T:
-        """What the name stands for."""
+        """The object registered under this name."""
         entry = self.entry(name)
         try:
             thing = entry.load()
@@ -118,23 +118,23 @@ class Registry(Generic[T]):
         return thing
 
     def description(self, name: str) -> str:
-        """What it is, in a line: of what people bring, the first line of its docstring."""
+        """A one-line description; for plug-ins, the first line of the docstring."""
         known = self.entry(name).description
         return known or (self.get(name).__doc__ or "").strip().partition("\n")[0] or "no description"
 
     def named(self, reference: str) -> str:
-        """The name behind `reference`: a name, `path/to/file.py:Name` or `package.module:Name`, whose code is loaded.
+        """Resolve a name, `path/to/file.py:Name` or `package.module:Name` to a registered name, loading the code.
 
-        For what a person names on the spot or in an experiment's file, never for what a model or a run says. What is
-        not registered yet is registered under its own `name`, or else under the last part of the reference in lower
-        case.
+        Call it only for references given by the user, on the command line or in an experiment's file, never for those
+        in a model file or run folder. An unregistered object is registered under its own `name`, or else under the
+        last part of the reference in lower case.
         """
         if reference.endswith(".py"):
             module = load_code(reference)
             found = ", ".join(f"{reference}:{name}" for name, _ in self._candidates(module)) or "it holds none"
             raise UserError(f"Name the {self.kind} in {reference} as well: {found}.")
         if ":" not in reference:
-            self.entry(reference)  # refuses what is unknown, with a suggestion
+            self.entry(reference)  # raises for unknown names
             return reference
         place, _, attribute = reference.rpartition(":")
         module = load_code(place)
@@ -151,20 +151,20 @@ class Registry(Generic[T]):
         return name
 
     def _register_from_plugins(self, name: str) -> bool:
-        """Whether a plug-in holds something of this kind under that name, which it did not register itself."""
+        """Register an object under this name if a plug-in defines it without registering it; whether there is one."""
         found = self._unregistered()
         if name in found:
             self.register(name)(found[name])
         return name in found
 
     def _unregistered(self) -> dict[str, T]:
-        """The things of this kind that plug-ins define without registering them, by the names they would get."""
+        """Objects of this kind that plug-ins define without registering them, by their default names."""
         known = {entry.place for entry in self._all().values()}
         things = [candidate for module in loaded_modules() for candidate in self._candidates(module)]
         return {_usual_name(attribute, thing): thing for attribute, thing in things if _place_of(thing) not in known}
 
     def _candidates(self, module: ModuleType) -> Iterator[tuple[str, T]]:
-        """The things of this kind that a module defines."""
+        """The objects of this kind that a module defines."""
         for attribute in defined_in(module):
             thing = getattr(module, attribute)
             try:
@@ -209,19 +209,19 @@ def _place_of(thing: object) -> str:
 
 
 def _same(known: Entry[Any], place: str) -> bool:
-    """Whether a name is registered again by the code it belongs to: loaded once more, or through its entry point."""
+    """Whether the same code registers a name again: because it was reloaded, or through its entry point."""
     tops = [re.split("[.:]", at)[0] for at in (known.place, place)]
     return known.place == place or (known.origin.startswith("package ") and tops[0] == tops[1])
 
 
 def _usual_name(attribute: str, thing: object) -> str:
-    """The `name` that a class gives itself, not one that it inherits, or what it is called."""
+    """The class's own `name` attribute (not an inherited one), or else its Python name in lower case."""
     own = vars(thing).get("name") if isinstance(thing, type) else None
     return own if isinstance(own, str) and _NAME.fullmatch(own) else attribute.lower().lstrip("_").replace("_", "-")
 
 
 def _origin_of(thing: object) -> str:
-    """The name of a file without its folder, which would reveal paths of the machine that saved a model."""
+    """For files the name without the folder, which would reveal paths of the machine that saved a model."""
     module = getattr(thing, "__module__", "?")
     if not module.startswith(FILE_MODULE):
         return f"module {module}"
