@@ -1,4 +1,4 @@
-"""What this machine is, and the process settings that make it fast. Commands call this; importing clom never does."""
+"""Hardware, devices, and process settings for speed. Only commands change settings; importing clom never does."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # glibc's malloc.h
 
 
 def tune_process(threads: int | None = None, deterministic: bool = False) -> None:
-    """Keep freed memory for the next step, flush denormals, use every core once; refuse what is not repeatable.
+    """Configure this process: reuse freed memory, flush denormals, set the number of threads (by default one per
+    core), and optionally allow deterministic algorithms only.
 
-    Activations of one training step are large enough for glibc to map and unmap them each time; the page faults then
-    cost more than the arithmetic. Keeping the memory makes a step two to seven times faster. Only the first of glibc's
-    arenas keeps it, so threads that compute, as the server's does, must share that one: twice as fast there.
+    The activations of a training step are so large that glibc maps and unmaps them in every step, and the page faults
+    cost more than the arithmetic. Keeping the memory makes a step two to seven times as fast. Only glibc's main arena
+    keeps it, so all threads must use that one; this doubles the speed of the server, which computes in a thread.
     """
     import torch
 
@@ -36,21 +37,21 @@ def tune_process(threads: int | None = None, deterministic: bool = False) -> Non
             libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
             libc.mallopt(_M_ARENA_MAX, 1)
         except (OSError, AttributeError):
-            pass  # another C library: nothing to tune, nothing lost
-    torch.set_flush_denormal(True)  # soft gates make numbers too small for the fast path
+            pass  # another C library
+    torch.set_flush_denormal(True)  # soft gates produce denormals, which are slow
     torch.set_num_threads(threads or cores())
     if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may choose as it likes
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise cuBLAS is not deterministic
     torch.use_deterministic_algorithms(deterministic)
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """The number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_bytes() -> int | None:
-    """Physical memory, where the system tells."""
+    """Physical memory; None if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -58,7 +59,7 @@ def memory_bytes() -> int | None:
 
 
 def peak_memory_bytes() -> int | None:
-    """The most memory this process has held so far, where the system tells."""
+    """Peak memory usage of this process so far; None if unknown."""
     if sys.platform == "win32":
         return None
     import resource
@@ -68,7 +69,7 @@ def peak_memory_bytes() -> int | None:
 
 
 def describe() -> dict[str, Any]:
-    """Everything a reader of results needs to know about where they came from."""
+    """Hardware and software versions, for the record of a run."""
     import torch
 
     packages = {"clom": __version__}
@@ -91,7 +92,7 @@ def describe() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The revision of the source this runs from, with a plus if it was changed since; None for an installed copy."""
+    """The git commit of the source, with a plus if there are uncommitted changes; None for an installed package."""
     source = Path(__file__).resolve().parent
 
     def git(*words: str) -> subprocess.CompletedProcess[str]:
@@ -116,24 +117,33 @@ def _processor() -> str:
 
 
 def choose_device(name: str = "auto", local_rank: int = 0) -> torch.device:
-    """The device called `name`; `auto` takes a GPU if there is one. Of several processes on a machine each gets a GPU
-    of its own by its `local_rank`."""
+    """The device with this name; `auto` is a GPU if there is one. With several processes on one machine, `cuda` is the
+    GPU number `local_rank`."""
     import torch
 
-    there = _devices()
+    available = _devices()
     if name == "auto":
-        name = next(iter(there))
-    if name == "cuda" and name in there:
+        name = available[0]
+    if name == "cuda" and name in available:
         return torch.device("cuda", local_rank % torch.cuda.device_count())
-    if name not in there:
-        raise unknown("device", name, [*there, "auto"])
+    if name not in available:
+        raise unknown("device", name, [*available, "auto"])
     return torch.device(name)
 
 
 def _devices() -> list[str]:
-    """What torch can compute on here, the fastest first."""
+    """The names of all available devices, the fastest first."""
     import torch
 
     gpus = ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
     found = gpus if torch.cuda.is_available() else []
     return [*found, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
+
+
+def device_memory(device: torch.device) -> int | None:
+    """The memory of a GPU in bytes; None for a CPU, where images are stored anyway."""
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return int(torch.mps.recommended_max_memory()) if device.type == "mps" else None

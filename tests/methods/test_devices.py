@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from clom.data.stream import Stream
+from clom.data.stream import Stream, Task
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
 from clom.learning.context import TrainingContext
 from clom.learning.progress import Progress
+from clom.methods.families import base
 from clom.methods.families.base import Method
-from clom.methods.registry import PAPER_METHODS
+from clom.methods.registry import PAPER_METHODS, method_class
 from clom.storage.checkpoints import CheckpointFolder
 from clom.storage.model_file import load_model, save_model
 from clom.testing.simulated_device import simulated_device, waits_so_far
@@ -86,6 +87,43 @@ def test_learns_scores_saves_loads_and_resumes_as_on_the_cpu(name: str, stream: 
     on_cpu.learn(stream[2])
     pieces = learn_in_two_pieces(loaded, stream, tmp_path / "checkpoints")
     check_same(on_cpu, pieces, stream)
+
+
+FETCHING = [name for name in PAPER_METHODS if method_class(name).fetches_batches]
+
+
+def test_the_masked_methods_fetch_their_batches() -> None:
+    assert {"clom", "hat", "supsup"} <= set(FETCHING)
+
+
+@pytest.mark.filterwarnings("ignore:No channel is free", "ignore:Task .* closed every")
+@pytest.mark.parametrize("name", FETCHING)
+def test_images_that_do_not_fit_on_the_device_are_fetched_batch_by_batch(
+    name: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same result, and without waiting for the device."""
+    device = simulated_device()
+    whole, fetching = make(name, device).learn(stream[0]), make(name, device)
+    monkeypatch.setattr(base, "device_memory", lambda device: 4 * stream[0].train.pixels.nbytes - 1)
+    placed: list[Task] = []
+    learn = fetching._learn
+
+    def recorded(task: Task, context: TrainingContext) -> None:
+        placed.append(task)
+        learn(task, context)
+
+    monkeypatch.setattr(fetching, "_learn", recorded)
+    seen: list[tuple[Progress, int]] = []
+    context = TrainingContext(lambda progress: seen.append((progress, waits_so_far())), seconds_between_reports=0.0)
+    fetching.learn(stream[0], context)
+    assert (placed[0].train.pixels.device, placed[0].train.labels.device) == (CPU, device)
+    check_same(whole, fetching, stream)
+    steps = [(progress, waits) for progress, waits in seen if progress.loss == progress.loss]
+    gaps = {later[1] - earlier[1] for earlier, later in pairwise(steps) if later[0].done == earlier[0].done + 1}
+    assert gaps == {1}, "a step reads more from the device than the loss it reports"
+
+    monkeypatch.setattr(base, "device_memory", lambda device: 4 * stream[0].train.pixels.nbytes)
+    assert make(name, device)._placed(stream[0]).train.pixels.device == device, "it takes just a quarter"
 
 
 def learn_in_two_pieces(method: Method, stream: Stream, folder: Path) -> Method:

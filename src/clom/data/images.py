@@ -34,6 +34,26 @@ class Images:
     def to(self, device: torch.device) -> Images:
         return Images(self.pixels.to(device), self.labels.to(device))
 
+    def labels_to(self, device: torch.device) -> Images:
+        """Labels on `device`, pixels as they are: for images that do not fit on it, read by `fetch`."""
+        return Images(self.pixels, self.labels.to(device))
+
+    @property
+    def on_one_device(self) -> bool:
+        return self.pixels.device == self.labels.device
+
+    def fetch(self, rows: Tensor | slice) -> Tensor:
+        """The pixels of these rows on the device of the labels.
+
+        A copy to a GPU goes through pinned memory and does not wait: while the GPU computes, the CPU gathers the
+        next batch. For that, `rows` must be where the pixels are; from elsewhere they are moved first.
+        """
+        rows = rows.to(self.pixels.device) if isinstance(rows, Tensor) else rows
+        pixels, device = self.pixels[rows], self.labels.device
+        if device.type == "cuda" and not self.on_one_device:
+            pixels = pixels.pin_memory()
+        return pixels.to(device, non_blocking=True)
+
     @staticmethod
     def join(parts: Sequence[Images]) -> Images:
         return Images(torch.cat([part.pixels for part in parts]), torch.cat([part.labels for part in parts]))

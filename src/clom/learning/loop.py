@@ -12,6 +12,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 from torch.optim import Optimizer
 
+from clom.data.images import Images
 from clom.learning.context import State, TrainingContext
 from clom.learning.distributed import average_gradients
 from clom.learning.progress import Progress
@@ -42,6 +43,12 @@ class Batch:
     index: Tensor
     position: float
     step: int
+    rows: Tensor
+    """`index` on the CPU."""
+
+    def pixels_of(self, images: Images) -> Tensor:
+        """The batch's pixels, on the device of `index`, wherever they are stored."""
+        return images.fetch(self.index if images.on_one_device else self.rows)
 
     def sweep_position(self, sweep: int | None) -> float:
         """Position in [0, 1) within an annealing sweep of `sweep` steps; by default a sweep is an epoch."""
@@ -55,13 +62,10 @@ def generator(seed: int, *path: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def shuffled_batches(
-    n: int, batch: int, randomness: torch.Generator, device: torch.device | None = None
-) -> tuple[Tensor, ...]:
+def shuffled_batches(n: int, batch: int, randomness: torch.Generator) -> tuple[Tensor, ...]:
     """All samples once, in random order, in batches of equal size (a tiny last batch would distort batch
     statistics)."""
-    order = torch.randperm(n, generator=randomness).to(device or torch.device("cpu"))
-    return order.tensor_split(max(1, round(n / batch)))
+    return torch.randperm(n, generator=randomness).tensor_split(max(1, round(n / batch)))
 
 
 class Batches:
@@ -74,11 +78,14 @@ class Batches:
         self._size, self._randomness = (n, batch), randomness
         self._began = randomness.get_state()
         self._order: tuple[Tensor, ...] = ()
+        self._rows: tuple[Tensor, ...] = ()
         self._next = 0
 
     def _begin(self) -> None:
         self._began = self._randomness.get_state()
-        self._order, self._next = shuffled_batches(*self._size, self._randomness, self._device), 0
+        self._rows = shuffled_batches(*self._size, self._randomness)
+        self._order = torch.cat(self._rows).to(self._device).split([len(rows) for rows in self._rows])
+        self._next = 0
 
     def next(self) -> Tensor:
         """Sample indices of the next batch."""
@@ -86,6 +93,11 @@ class Batches:
             self._begin()
         self._next += 1
         return self._order[self._next - 1]
+
+    @property
+    def rows(self) -> Tensor:
+        """The indices that `next` returned last, on the CPU."""
+        return self._rows[self._next - 1]
 
     def state_dict(self) -> dict[str, Any]:
         return {"began": self._began, "next": self._next}
@@ -139,7 +151,7 @@ def fit(
             group["lr"] = rate * plan.schedule.factor(epoch + position, plan.epochs)
             if plateau is not None:
                 group["lr"] *= plateau.factor
-        loss = loss_of(Batch(batches.next(), position, step))
+        loss = loss_of(Batch(batches.next(), position, step, batches.rows))
         optimiser.zero_grad(set_to_none=True)
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.unscale_(optimiser)

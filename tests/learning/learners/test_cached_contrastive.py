@@ -13,7 +13,7 @@ from clom.errors import UserError
 from clom.learning.context import TrainingContext
 from clom.learning.learners.cached_contrastive import CachedContrastive, FeatureBankContrastive, feature_bank
 from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive, SgdHeadSettings
-from clom.learning.loop import Plan, generator
+from clom.learning.loop import Batch, Plan, generator
 from clom.learning.progress import Progress
 from clom.methods.clom import Clom, ClomSettings
 from clom.nets import AdapterSettings
@@ -31,7 +31,7 @@ def bank_of(stream: Stream, n_views: int) -> Tensor:
     reports: list[tuple[int, int]] = []
     bank = feature_bank(
         pixels_of,
-        stream[0].train.pixels,
+        stream[0].train,
         augmentation,
         4,
         n_views,
@@ -62,7 +62,7 @@ def test_pairs_are_two_views_of_the_same_images(tiny_stream: Stream, n_views: in
     index = torch.tensor([5, 0, 9])
     randomness = generator(0)
     for _ in range(10):
-        features, classes = FeatureBankContrastive(LEARNING, bank).pairs(task, index, randomness)
+        features, classes = FeatureBankContrastive(LEARNING, bank).pairs(task, Batch(index, 0.0, 0, index), randomness)
         pair = features.view(2, 4, 3, -1)
         assert torch.equal(classes.view(2, 4, 3)[1, 2], task.train.labels[index] + 2 * task.n_classes)
         for place, row in enumerate(index):

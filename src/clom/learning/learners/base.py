@@ -126,9 +126,10 @@ def training_views(
     views = generator(seed, "settle", number)
     drawn = generator(seed, "settle rows", number)
     rows = balanced_rows(task.train.labels, n_images, drawn)
-    for index in shuffled_batches(len(rows), batch, drawn, rows.device):
-        part = task.train[rows[index]]
-        yield classifier_views(part.pixels, part.labels, task.n_classes, augmentation, views, rotations=rotations)[0]
+    for index in shuffled_batches(len(rows), batch, drawn):
+        part = rows[index.to(rows.device)]
+        pixels, own = task.train.fetch(part), task.train.labels[part]
+        yield classifier_views(pixels, own, task.n_classes, augmentation, views, rotations=rotations)[0]
 
 
 @torch.no_grad()
@@ -149,9 +150,10 @@ def view_features(
     starts = range(0, len(task.train), batch)
     for view in range(n_views):
         for count, start in enumerate(starts):
-            part = task.train[slice(start, start + batch)]
+            part = slice(start, start + batch)
+            pixels, own = task.train.fetch(part), task.train.labels[part]
             images, classes = classifier_views(
-                part.pixels, part.labels, task.n_classes, augmentation, randomness, rotations=rotations
+                pixels, own, task.n_classes, augmentation, randomness, rotations=rotations
             )
             features.append(split_over_ranks(features_of, images.contiguous(memory_format=torch.channels_last)))
             labels.append(classes)

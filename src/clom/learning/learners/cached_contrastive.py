@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from clom.data.images import to_unit
+from clom.data.images import Images, to_unit
 from clom.data.stream import Task
 from clom.data.views import Augmentation, augment, rotation_labels, rotations
 from clom.errors import UserError
 from clom.learning.context import TrainingContext
 from clom.learning.heads import HeadSettings
 from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive
-from clom.learning.loop import generator
+from clom.learning.loop import Batch, generator
 from clom.learning.progress import Progress
 from clom.learning.protection.base import Protection
 
@@ -37,7 +37,7 @@ class CachedContrastive(RotationContrastive):
         randomness = generator(seed, "views", number)
         bank = feature_bank(
             protection.net.frozen_features,
-            task.train.pixels,
+            task.train,
             settings.augmentation,
             self.rotations,
             self.n_views,
@@ -56,9 +56,9 @@ class FeatureBankContrastive(RotationContrastive):
         super().__init__(settings)
         self.bank = bank
 
-    def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
+    def pairs(self, task: Task, batch: Batch, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
         """Two different views of each image, if there are at least two."""
-        n_views = len(self.bank)
+        n_views, index = len(self.bank), batch.index
         first = torch.randint(n_views, index.shape, generator=randomness).to(index.device)
         step = torch.randint(1, max(2, n_views), index.shape, generator=randomness).to(index.device)
         views = [self.bank[view % n_views, :, index] for view in (first, first + step)]  # [image, rotation, d]
@@ -82,7 +82,7 @@ class FeatureBankContrastive(RotationContrastive):
 @torch.no_grad()
 def feature_bank(
     features_of: Callable[[Tensor], Tensor],
-    pixels: Tensor,
+    photos: Images,
     augmentation: Augmentation,
     n_rotations: int,
     n_views: int,
@@ -91,14 +91,15 @@ def feature_bank(
     batch: int = 16,
 ) -> Tensor:
     """Features `[views, rotations, images, d]`; the first view is the unaugmented photo, as at inference."""
-    batches = torch.split(pixels, batch)
+    parts = [slice(start, start + batch) for start in range(0, len(photos), batch)]
     views = []
     for view in range(n_views):
         features = []
-        for count, chunk in enumerate(batches, start=1):
+        for count, part in enumerate(parts, start=1):
+            chunk = photos.fetch(part)
             images = to_unit(chunk) if view == 0 else augment(to_unit(chunk), augmentation, randomness)
             rotated = rotations(images, n_rotations).contiguous(memory_format=torch.channels_last)
             features.append(features_of(rotated).view(n_rotations, len(chunk), -1))
-            on_batch(view * len(batches) + count, n_views * len(batches))
+            on_batch(view * len(parts) + count, n_views * len(parts))
         views.append(torch.cat(features, 1))
     return torch.stack(views)

@@ -112,7 +112,7 @@ class RotationContrastive(Learner):
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
-            images, classes = self.pairs(task, batch.index, randomness)
+            images, classes = self.pairs(task, batch, randomness)
             position = batch.sweep_position(settings.sweep)
             features, penalty = protection.training_features(images, number, position)
             z = F.normalize(projection(protection.projected(features, number, position) if shared else features))
@@ -126,13 +126,13 @@ class RotationContrastive(Learner):
         views = training_views(task, settings.augmentation, settings.rotations, seed, number)
         recompute_norms(protection, number, views)
 
-    def pairs(self, task: Task, index: Tensor, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Views of the indexed training images (two in all rotations, `contrastive_views`) and their rotation
+    def pairs(self, task: Task, batch: Batch, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Views of the batch's training images (two in all rotations, `contrastive_views`) and their rotation
         classes."""
         settings = self.settings
         images, classes = contrastive_views(
-            task.train.pixels[index],
-            task.train.labels[index],
+            batch.pixels_of(task.train),
+            task.train.labels[batch.index],
             task.n_classes,
             settings.augmentation,
             randomness,
@@ -189,9 +189,10 @@ class RotationContrastive(Learner):
         randomness = generator(seed, "head views", number)
 
         def loss_of(batch: Batch) -> Tensor:
+            pixels = batch.pixels_of(task.train)
             views = [
                 classifier_views(
-                    task.train.pixels[batch.index],
+                    pixels,
                     task.train.labels[batch.index],
                     task.n_classes,
                     self.settings.augmentation,

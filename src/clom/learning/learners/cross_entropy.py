@@ -40,7 +40,7 @@ class CrossEntropy(Learner):
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
-            images = augment(to_unit(task.train.pixels[batch.index]), settings.augmentation, randomness)
+            images = augment(to_unit(batch.pixels_of(task.train)), settings.augmentation, randomness)
             images = images.contiguous(memory_format=torch.channels_last)
             features, penalty = protection.training_features(images, number, batch.sweep_position(settings.sweep))
             return F.cross_entropy(head(features), task.train.labels[batch.index]) + penalty

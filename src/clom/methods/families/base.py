@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal, Self
 
@@ -21,6 +21,7 @@ from clom.learning.context import TrainingContext
 from clom.learning.loop import generator
 from clom.learning.precision import DTYPES
 from clom.learning.random_states import fork_random_states
+from clom.machine import device_memory
 from clom.methods.families.task_record import TaskRecord
 from clom.nets import NetSettings
 from clom.nets.data_parallel import broadcast_state
@@ -70,6 +71,8 @@ class Method(nn.Module, ABC):
     settings_type: ClassVar[type[Settings]] = Settings
     exact_memory: bool = False
     """Whether the blocks of learned tasks stay bit-identical, so that scores can be cached."""
+    fetches_batches: ClassVar[bool] = False
+    """Whether training images may stay in the CPU's memory, because they are read only by `Images.fetch`."""
     needs_pretrained: ClassVar[bool] = False
     """Whether it needs pretrained features."""
 
@@ -90,7 +93,7 @@ class Method(nn.Module, ABC):
         to that of an uninterrupted call.
         """
         self._check(task)
-        task = task.to(self.device)
+        task = self._placed(task)
         before = copy.deepcopy(self)
         context = context or TrainingContext()
         context.attach(self)
@@ -110,6 +113,14 @@ class Method(nn.Module, ABC):
                 raise self._out_of_memory(task, context) from problem
             raise
         return self
+
+    def _placed(self, task: Task) -> Task:
+        """The task on the method's device, but for training images that would take more than a quarter of its memory,
+        if the method can fetch them batch by batch."""
+        device, memory = self.device, device_memory(self.device)
+        if not self.fetches_batches or memory is None or task.train.pixels.nbytes <= memory / 4:
+            return task.to(device)
+        return replace(task, train=task.train.labels_to(device), validation=task.validation.to(device))
 
     def _out_of_memory(self, task: Task, context: TrainingContext) -> UserError:
         batches = [value for name, value in flatten(self.settings.model_dump()).items() if name.endswith("plan.batch")]

@@ -46,6 +46,7 @@ class MaskedMethod(Method):
     """One protected network, one head per task, scores averaged over rotations."""
 
     divisible = True
+    fetches_batches = True
     settings_type: ClassVar[type[Settings]] = MaskedSettings
     settings: MaskedSettings
 
