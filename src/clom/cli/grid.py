@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from clom.cli.options import Device, Precision
+from clom.cli.options import Compile, Device, Precision
 from clom.errors import UserError
 from clom.extras import require
 
@@ -34,6 +34,7 @@ def grid_command(
     dry_run: bool = False,
     device: Device = "auto",
     precision: Precision = "auto",
+    compile: Compile = False,
 ) -> None:
     """Execute all runs listed in a file, skipping finished ones; repeat the command to continue after an interruption.
 
@@ -69,9 +70,9 @@ def grid_command(
             console.print(f"{cell.state:9} {cell.name}", highlight=False)
         return
     if cluster != "none":
-        _submit(console, remaining, data, out, cluster, device, precision)
+        _submit(console, remaining, data, out, cluster, device, precision, compile)
     else:
-        _work(console, remaining, data, ledger, jobs, threads, device, precision)
+        _work(console, remaining, data, ledger, jobs, threads, device, precision, compile)
     failed = [cell for cell in todo if cell.failure]
     for cell in failed:
         console.print(f"failed: {cell.name}: {cell.failure}", highlight=False, soft_wrap=True)
@@ -88,6 +89,7 @@ def _work(
     threads: int | None,
     device: str,
     precision: str,
+    compile: bool,
 ) -> None:
     from clom import machine
 
@@ -95,7 +97,7 @@ def _work(
     started, n_done = time.monotonic(), 0
     pool = ThreadPoolExecutor(jobs)
     running: dict[Future[bool], Cell] = {
-        pool.submit(cell.run, data, threads, device, precision): cell for cell in remaining
+        pool.submit(cell.run, data, threads, device, precision, compile): cell for cell in remaining
     }
     try:
         while running:
@@ -130,6 +132,7 @@ def _submit(
     cluster: str,
     device: str,
     precision: str,
+    compile: bool,
 ) -> None:
     """Submit one job per run; repeat the command after they finish to fill the ledger."""
     require("slurm", "--cluster")
@@ -141,7 +144,7 @@ def _submit(
     gpus = {"gpus_per_node": 1} if device.startswith("cuda") else {}
     executor.update_parameters(name="clom", timeout_min=24 * 60, cpus_per_task=2, **gpus)
     with executor.batch():
-        commands = [(cell.command(data, None, device, precision), cell.folder) for cell in remaining]
+        commands = [(cell.command(data, None, device, precision, compile), cell.folder) for cell in remaining]
         jobs = [executor.submit(execute_command, *command) for command in commands]
     console.print(f"Submitted {len(jobs)} jobs; their logs are in {out / 'jobs'}.", highlight=False, soft_wrap=True)
     if cluster == "local":

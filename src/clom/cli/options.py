@@ -16,3 +16,11 @@ Precision = Annotated[
         help="Training precision: auto (bfloat16 where it is faster), float32, bfloat16 or float16.",
     ),
 ]
+Compile = Annotated[
+    bool,
+    Parameter(
+        name="--compile",
+        help="Train the network with torch.compile; needs a C++ compiler, and Triton on a GPU. Results may differ in "
+        "rounding.",
+    ),
+]

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from clom.cli.options import Device, Precision
+from clom.cli.options import Compile, Device, Precision
 
 
 def resume_command(
@@ -23,6 +23,7 @@ def resume_command(
     checkpoint_every: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
     device: Device | None = None,
     precision: Precision | None = None,
+    compile: Compile | None = None,
 ) -> None:
     """Resume an interrupted run; on the same machine the result equals that of an uninterrupted run.
 
@@ -46,4 +47,5 @@ def resume_command(
     deterministic = bool(before.get("deterministic", False))
     threads = threads or before.get("threads")
     device, precision = device or before.get("device", "auto"), precision or before.get("precision", "auto")
-    show_run(Console(), config, run, data, threads, deterministic, checkpoint_every, device, precision)
+    compiled = before.get("compile", False) if compile is None else compile
+    show_run(Console(), config, run, data, threads, deterministic, checkpoint_every, device, precision, compiled)

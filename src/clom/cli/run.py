@@ -9,13 +9,13 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from clom.cli.options import Device, Precision
+from clom.cli.options import Compile, Device, Precision
 from clom.launch import read_launch
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def run_command(
     checkpoint_every: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
     device: Device = "auto",
     precision: Precision = "auto",
+    compile: Compile = False,
 ) -> None:
     """Run an experiment: learn its tasks in sequence and evaluate after each.
 
@@ -82,7 +83,7 @@ def run_command(
     changes = {**overrides, **({"--recipe": own_recipe} if own_recipe else {})}
     suffix = f"-{hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:6]}" if changes else ""
     folder = out or Path("runs") / (resolved.run_name + suffix)
-    show_run(Console(), resolved, folder, data, threads, deterministic, checkpoint_every, device, precision)
+    show_run(Console(), resolved, folder, data, threads, deterministic, checkpoint_every, device, precision, compile)
 
 
 def show_run(
@@ -95,6 +96,7 @@ def show_run(
     checkpoint_every: float | None = None,
     device: str = "auto",
     precision: str = "auto",
+    compile: bool = False,
 ) -> None:
     """Execute a run with a progress display, and print its results."""
     from clom import machine
@@ -109,19 +111,18 @@ def show_run(
     machine.tune_process(threads or max(1, machine.cores() // launch.local_size), deterministic)
     nothing_to_do = is_finished(folder)
     every = SECONDS if checkpoint_every is None else checkpoint_every
+    how: dict[str, Any] = {"data": data, "device": device, "precision": precision, "compile": compile}
     try:
         with working_folder(launch, config, folder) as place:
             stream = load_stream(launch, config, data)
             if not launch.is_main:
-                execute(config, stream, place, every=math.inf, data=data, device=device, precision=precision)
+                execute(config, stream, place, every=math.inf, **how)
                 return
             for note in stream.notes:
                 console.print(note, highlight=False, soft_wrap=True)
             with StopRequest() as stop, Display(console, len(stream)) as display:
                 steps = display.step, display.task_done
-                result = execute(
-                    config, stream, place, *steps, every=every, stop=stop, data=data, device=device, precision=precision
-                )
+                result = execute(config, stream, place, *steps, every=every, stop=stop, **how)
     except KeyboardInterrupt as request:
         console.print(
             f"Stopped. Progress is saved in {folder}; continue with the same command or 'clom resume {folder}'.",

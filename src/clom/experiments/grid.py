@@ -64,7 +64,12 @@ class Cell:
         return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
     def command(
-        self, data: Path | None, threads: int | None, device: str = "auto", precision: str = "auto"
+        self,
+        data: Path | None,
+        threads: int | None,
+        device: str = "auto",
+        precision: str = "auto",
+        compile: bool = False,
     ) -> list[str]:
         """The command line of this run, with the current interpreter."""
         config = self.config
@@ -72,7 +77,7 @@ class Cell:
         words += ["--budget", config.budget, "--seed", str(config.seed), "--out", str(self.folder)]
         words += ["--data", str(data)] if data else []
         words += ["--threads", str(threads)] if threads else []
-        words += ["--device", device, "--precision", precision]
+        words += ["--device", device, "--precision", precision, *(["--compile"] if compile else [])]
         for plugin in self.plugins:
             words += ["--plugin", plugin]
         for name, value in config.overrides.items():
@@ -85,9 +90,10 @@ class Cell:
         threads: int | None = None,
         device: str = "auto",
         precision: str = "auto",
+        compile: bool = False,
     ) -> bool:
         """Run it in a separate process; returns whether it finished."""
-        return execute_command(self.command(data, threads, device, precision), self.folder)
+        return execute_command(self.command(data, threads, device, precision, compile), self.folder)
 
 
 def execute_command(command: Sequence[str], folder: Path) -> bool:

@@ -30,6 +30,7 @@ _RELEVANT = (
     "gpu",
     "device",
     "precision",
+    "compile",
     "python",
     "packages",
     "commit",
@@ -39,14 +40,23 @@ _RELEVANT = (
 
 
 def record(
-    folder: Path, config: RunConfig, stream: Stream, data: Path | None, device: str = "cpu", precision: str = "float32"
+    folder: Path,
+    config: RunConfig,
+    stream: Stream,
+    data: Path | None,
+    device: str = "cpu",
+    precision: str = "float32",
+    compile: bool = False,
 ) -> None:
     """Write `environment.json`. If a resumed run was started in another environment, that one is listed as well."""
     path = folder / "environment.json"
     before = _read(path)
+    if before:
+        before.setdefault("compile", False)  # written by a version without torch.compile
     now = machine.describe() | {
         "device": device,
         "precision": precision,
+        "compile": compile,
         "command": list(sys.argv),
         "processes": read_launch().size,
         "seed": config.seed,

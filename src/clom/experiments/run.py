@@ -45,6 +45,7 @@ from clom.locks import Lock
 from clom.machine import choose_device
 from clom.methods.families.base import Method, move
 from clom.methods.registry import method_class, method_info
+from clom.nets.compiling import BACKEND, require_compiler
 from clom.stopping import StopRequest
 from clom.storage.checkpoints import RESUME_HINT, SECONDS, CheckpointFolder
 from clom.storage.model_file import load_model, save_model
@@ -78,12 +79,14 @@ def execute(
     data: Path | None = None,
     device: str = "cpu",
     precision: str = "float32",
+    compile: bool = False,
 ) -> RunResult:
     """Execute a run, or resume it from `folder`, even within a task.
 
     While a task is learned, a checkpoint is written `every` so many seconds, and when `stop` is requested. `data` is
     the folder of data sets, for the record and for methods that need more than the stream's images. `device` and
-    `precision` may be `auto`; an interrupted run keeps its precision unless another one is given.
+    `precision` may be `auto`; an interrupted run keeps its precision unless another one is given. `compile` trains the
+    network with torch.compile.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, but a run needs a folder. Choose another path with --out.")
@@ -96,15 +99,19 @@ def execute(
         method, book, results = _continue(fresh, stream, folder)
         move(method, choose_device(device, read_launch().local_rank))
         chosen = _precision(precision, folder, config, method)
+        if compile:
+            require_compiler(method.device)
         if len(method.tasks) < len(stream):  # a finished run keeps its record
             with writing(folder, RESUME_HINT):
-                provenance.record(folder, config, stream, data, str(method.device), chosen)
+                provenance.record(folder, config, stream, data, str(method.device), chosen, compile)
         for task in list(stream)[len(method.tasks) :]:
             stop.raise_if_requested()
             checkpoints = CheckpointFolder(
                 folder / "checkpoints", len(method.tasks), _fingerprint(folder), every=every, stop=stop
             )
-            method.learn(task, TrainingContext(on_progress, checkpoints, precision=chosen, data=data))
+            backend = BACKEND if compile else None
+            context = TrainingContext(on_progress, checkpoints, precision=chosen, data=data, compile_with=backend)
+            method.learn(task, context)
             book.update(method)
             evaluation = evaluate(book, method.calibrations())
             minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60

@@ -83,12 +83,13 @@ class TrainingContext:
         seconds_between_reports: float | None = None,
         precision: Precision = "float32",
         data: Path | None = None,
+        compile_with: str | None = None,
     ) -> None:
         """By default every step is reported on a CPU, and at most five a second on an accelerator, since reading the
         loss synchronises with the device. `data` is the user's folder of data sets, for methods that need one besides
-        the task's images."""
+        the task's images, `compile_with` the backend of torch.compile for the networks."""
         self.on_progress, self.checkpoints = on_progress, checkpoints
-        self.precision, self.data = precision, data
+        self.precision, self.data, self.compile_with = precision, data, compile_with
         self._pause, self._last_report = seconds_between_reports, -math.inf
         self._device: torch.device | None = None
         self._method: nn.Module | None = None

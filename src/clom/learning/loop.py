@@ -84,7 +84,7 @@ class Batches:
     def _begin(self) -> None:
         self._began = self._randomness.get_state()
         self._rows = shuffled_batches(*self._size, self._randomness)
-        self._order = torch.cat(self._rows).to(self._device).split([len(rows) for rows in self._rows])
+        self._order = torch.split(torch.cat(self._rows).to(self._device), [len(rows) for rows in self._rows])
         self._next = 0
 
     def next(self) -> Tensor:

@@ -66,6 +66,11 @@ _batch_slice: ContextVar[BatchSlice | None] = ContextVar("batch_slice", default=
 """Set while the network processes this rank's slice: a scope, like `torch.no_grad`, read by batch norm and dropout."""
 
 
+def _current_slice() -> BatchSlice | None:
+    """The slice that the network processes; None if the batch is not split."""
+    return _batch_slice.get() if world_size() > 1 else None  # torch.compile cannot trace a ContextVar
+
+
 def split_over_ranks(compute: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     """`compute(images)`, with each rank computing its own slice of the batch.
 
@@ -117,7 +122,7 @@ def batch_norm(
     eps: float,
 ) -> Tensor:
     """`F.batch_norm` with the statistics of the whole batch (torch's SyncBatchNorm needs GPUs)."""
-    batch_slice = _batch_slice.get()
+    batch_slice = _current_slice()
     if batch_slice is None or not training:
         return F.batch_norm(values, running_mean, running_var, scale, shift, training, momentum, eps)
     pixels = values[0, 0].numel()
@@ -140,7 +145,7 @@ def batch_norm(
 
 def dropout(values: Tensor, p: float, training: bool) -> Tensor:
     """`F.dropout` of the whole batch: each rank draws the noise of all rows and applies that of its own rows."""
-    batch_slice = _batch_slice.get()
+    batch_slice = _current_slice()
     if batch_slice is None or not training or not p:
         return F.dropout(values, p, training)
     like = torch.channels_last if values.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format

@@ -24,6 +24,7 @@ from clom.learning.random_states import fork_random_states
 from clom.machine import device_memory
 from clom.methods.families.task_record import TaskRecord
 from clom.nets import NetSettings
+from clom.nets.compiling import compiled_networks
 from clom.nets.data_parallel import broadcast_state
 from clom.nets.gates import Gates
 from clom.nets.plain import set_layout
@@ -103,7 +104,8 @@ class Method(nn.Module, ABC):
                 network_dtype(DTYPES[context.precision]),
             ):
                 self.open_task(LearnedTask(task.name, task.class_names))
-                self._learn(task, context)
+                with compiled_networks(self, context.compile_with):
+                    self._learn(task, context)
             broadcast_state(self)
             self._check_numbers(task)
             self.zero_grad(set_to_none=True)  # otherwise gradients of learned tasks would stay in memory
