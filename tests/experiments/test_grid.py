@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -37,7 +38,7 @@ def names_of_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     begun: list[str] = []
     really_run = Cell.run
 
-    def counted(cell: Cell, data: Path | None = None, threads: int | None = None, *compute: str) -> bool:
+    def counted(cell: Cell, data: Path | None = None, threads: int | None = None, *compute: Any) -> bool:
         begun.append(cell.name)
         return really_run(cell, data, threads, *compute)
 
@@ -60,6 +61,8 @@ def test_a_block_is_all_combinations() -> None:
     chosen = next(cell for cell in found if cell.name == "digits-5t-hat-cpu-s1-s100")
     assert chosen.config.settings["attention"]["s_max"] == 100
     assert "attention.s_max=100.0" in chosen.command(None, 1)
+    assert "--compile" in chosen.command(None, 1, compile=True)
+    assert "--compile" not in chosen.command(None, 1)
 
 
 def test_the_whole_paper_is_one_grid() -> None:

@@ -1,4 +1,4 @@
-"""torch.compile around networks in training: the same result with a backend that generates no code, and one real run."""
+"""torch.compile around networks in training: the same result with a backend that generates no code; one real run."""
 
 from __future__ import annotations
 
