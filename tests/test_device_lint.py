@@ -18,6 +18,7 @@ FACTORIES = {"zeros", "ones", "empty", "full", "arange", "eye", "linspace", "ran
 MOVED_BY = {"to", "register_buffer", "Parameter", "_constant"}
 ON_THE_CPU = {
     "data/views.py:_colour_basis": "a constant, moved where it is used",
+    "data/stratified.py:balanced_rows": "ranked on the CPU, where the rows are drawn, then moved",
     "learning/calibration.py:identity": "calibrations live on the CPU, like the scores they are for",
     "learning/calibration.py:fit_to_memory": "a tiny problem in float64, solved on the CPU",
     "learning/calibration.py:_fit_as_in_the_paper": "a tiny problem in float64, solved on the CPU",
