@@ -243,7 +243,7 @@ class Owm(SharedNetwork):
                 if self.settings.update == "batch":
                     projection.update(done.item() / n_steps)
                 projection.project()
-            nn.utils.clip_grad_norm_(parameters, self.settings.clip)
+            self._clip(parameters)
             done.add_(1)
 
         self.train_on(*self.new_data(task), self._loss, parameters, context, state=[done], before_step=project)
@@ -252,6 +252,13 @@ class Owm(SharedNetwork):
         for projection in projections:
             projection.projector.symmetrise()
             projection.handle.remove()
+
+    def _clip(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Clip the norm of the gradient, in which the spare row counts as many times as it represents classes."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if self.head.spare.grad is not None:
+            gradients += [self.head.spare.grad] * (self.settings.unseen - 1)
+        nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, nn.utils.get_total_norm(gradients))
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy over all outputs, including those of future classes."""
