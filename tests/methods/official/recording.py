@@ -43,6 +43,11 @@ def fixed_task(n: int, channels: int, size: int, classes: Sequence[str] = ("c", 
     return Task("second", tuple(classes), Images(fixed_pixels(n, channels, size), labels), held_out)
 
 
+def two_layers() -> nn.Module:
+    """A network for images of 3 x 4 x 4."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU())
+
+
 def digest(values: Tensor) -> Digest:
     """The norm, and the component in the direction with entries proportional to cos(i)."""
     flat = values.detach().double().flatten()

@@ -20,7 +20,7 @@ from clom.learning.schedule import Schedule
 from clom.methods.families.base import LearnedTask
 from clom.methods.hat import Hat, HatSettings
 from clom.nets.networks.kinds import read_net_settings
-from methods.official.recording import Step, StepRecorder, differing, fill, fixed_task, in_order
+from methods.official.recording import Step, StepRecorder, differing, fill, fixed_task, in_order, two_layers
 
 __all__ = ["in_order"]
 
@@ -53,10 +53,6 @@ OFFICIAL = [
     ),
 ]
 """Loss, and the change of every tensor in this order: `digest`."""
-
-
-def two_layers() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(48, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU())
 
 
 def hat_steps() -> list[Step]:
