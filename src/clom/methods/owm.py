@@ -254,11 +254,14 @@ class Owm(SharedNetwork):
             projection.handle.remove()
 
     def _clip(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Clip the norm of the gradient, in which the spare row counts as many times as it represents classes."""
+        """Clip the norm of the gradient, in which the spare row counts once for every class that it represents."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
         if self.head.spare.grad is not None:
-            gradients += [self.head.spare.grad] * (self.settings.unseen - 1)
-        nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, nn.utils.get_total_norm(gradients))
+            squares += (self.settings.unseen - 1) * self.head.spare.grad.square().sum()
+        scale = (self.settings.clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(scale)
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy over all outputs, including those of future classes."""
