@@ -18,10 +18,16 @@ COMMON = (
 _CALIBRATION = (
     "The calibration of outputs (Eq. 9) is minimised exactly; the paper's 160 SGD steps only at budget paper.",
 )
+_STATISTICS = (
+    "After each task its normalisation statistics are recomputed with the final mask, from up to 1,024 training "
+    "images; in the official code they are running averages."
+)
 _MASKS = (
     "Outside training, gates are exactly 0 or 1 (published: the sigmoid of a large s), so that nothing is forgotten "
     "at all.",
     "The applied update is masked instead of the gradient, which changes nothing for plain SGD.",
+    "The gradient of a saturated gate does not vanish; in the official code it does, by the rounding of float32.",
+    _STATISTICS,
     "At budget cpu on CIFAR-10, five of six gates are open at first instead of half, which narrow networks need.",
 )
 _CONTRASTIVE = (
@@ -55,17 +61,21 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
     "hypernet": (
         "Each task's classifier has the outputs of its own classes alone; in the official code the output layer has "
         "the rows of all tasks, of which only those of old tasks are regularised.",
+        "The lookahead of the regulariser is the step that the optimiser would make; the official code has its own "
+        "version of Adam, whose epsilon weighs more in the first steps.",
         "Statistics of normalisation layers are stored for each task.",
         "At budget paper both published learning-rate rules apply; in the official code one overwrites the other.",
         "At budget cpu the target on CIFAR-10 is a ResNet with 14 layers instead of 32.",
     ),
     "supsup": (
         "The number of weights that a mask keeps is rounded; the official code can keep one more.",
+        _STATISTICS,
         "Outputs are calibrated on 20 stored samples per class; SupSup has no calibration.",
         *_CALIBRATION,
     ),
     "supsup-ood": (
         "The number of weights that a mask keeps is rounded; the official code can keep one more.",
+        _STATISTICS,
         "The projection is trained; in the authors' code it is left out of the optimiser.",
         *_CONTRASTIVE,
         *_CALIBRATION,
@@ -80,6 +90,8 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
     "muc": (
         "At budget cpu the auxiliary images are shuffled patches of the task's own images; the official code and "
         "budget paper use SVHN.",
+        "The teacher normalises with running statistics, as in the official code of MUC-MAS; that of MUC-LwF leaves it "
+        "in training mode, so that it normalises by the batch.",
         "Side classifiers of tasks before the last stay unchanged; in the official code weight decay erodes them. "
         "This affects no main output.",
         "Hyper-parameters for MNIST and CIFAR-10 are not published: those for CIFAR-100 are used.",

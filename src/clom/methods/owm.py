@@ -258,7 +258,7 @@ class Owm(SharedNetwork):
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
         if self.head.spare.grad is not None:
-            squares += (self.settings.unseen - 1) * self.head.spare.grad.square().sum()
+            squares += (self.n_unseen - 1) * self.head.spare.grad.square().sum()
         scale = (self.settings.clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(scale)
