@@ -17,6 +17,7 @@ from clom.experiments.defaults import network_for, on_top, recipe_for, recipe_se
 from clom.experiments.plain_yaml import parse_yaml, read_yaml
 from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, method_class, method_info
+from clom.nets import NetSettings
 from clom.nets.networks.kinds import AnyNetSettings, network_kind
 from clom.nets.networks.registry import NETS
 from clom.nets.size_limit import SizeLimit
@@ -43,6 +44,8 @@ class RunConfig(Settings):
     """Differences from the recipe by dotted name; the fields above already include them."""
     plugins: dict[str, str] = Field(default_factory=dict)
     """Origins of components that are not built in, by kind. Informational: nothing is loaded because of it."""
+    common_net: AnyNetSettings | None = None
+    """The experiment's own network, if the run uses another one: passes are counted in passes through it."""
     title: str | None = None
     """Set, like `external`, only for experiments that are not built in."""
     external: tuple[str, ...] = ()
@@ -51,7 +54,8 @@ class RunConfig(Settings):
     def _without_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Omit the optional fields that only runs with user-defined components have."""
         values: dict[str, Any] = dump(self)
-        return {name: value for name, value in values.items() if value or name not in ("plugins", "title", "external")}
+        optional = ("plugins", "common_net", "title", "external")
+        return {name: value for name, value in values.items() if value or name not in optional}
 
     def make_method(self, image_shape: Sequence[int], n_classes: int | None = None) -> Method:
         """Create the untrained method; raises UserError if its network exceeds this machine's memory.
@@ -66,6 +70,11 @@ class RunConfig(Settings):
         numbers = (machine.memory_bytes() or 2**36) // _BYTES_PER_WEIGHT
         with SizeLimit(numbers, 10**6, f"The network of these settings is too large for this machine: {self.net!r}."):
             return method_type(self.net, settings, image_shape, self.seed)
+
+    @property
+    def unit_net(self) -> NetSettings:
+        """The network that a pass is a pass through."""
+        return self.common_net or self.net
 
     def image_shape(self, folder: Path | None = None) -> tuple[int, int, int]:
         """Channels, height and width. Images are read from `folder` only if the experiment declares no size."""
@@ -107,7 +116,8 @@ def resolve(
     settings = recipe_for(method_type.name, method, found, amount, None if found.built_in else source.n_train())
     settings = on_top(settings, recipe_settings(recipe or {}, found, amount))
     # The same network for all methods, except those published with a specific one.
-    net = settings.pop("net", None) or found.at(amount).net or found.net or network_for(_pixels(source, found), amount)
+    common = found.at(amount).net or found.net or network_for(_pixels(source, found), amount)
+    net = settings.pop("net", None) or common
     if not isinstance(net, Mapping):
         raise UserError(f"A recipe's net is a group of settings, for example {{kind: resnet18}}, not {net!r:.100}.")
     if (overrides or {}).get("net.kind", net.get("kind")) != net.get("kind"):
@@ -116,14 +126,16 @@ def resolve(
     for name, value in given:
         if name.partition(".")[0] not in ("data", "net"):
             set_dotted(settings, name, value)
+    used, unit = (_checked(network_kind(str(one.get("kind"))).settings_type, one, "net.") for one in (net, common))
     config = RunConfig(
         experiment=found.name,
         method=method,
         budget=amount,
         seed=seed,
         data=source,
-        net=_checked(network_kind(str(net.get("kind"))).settings_type, net, "net."),
+        net=used,
         settings=_checked(method_type.settings_type, settings).model_dump(mode="json"),
+        common_net=None if unit == used else unit,
         title=None if found.built_in else found.title,
         external=() if found.built_in else found.external,
     )

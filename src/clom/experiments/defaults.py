@@ -5,7 +5,7 @@ Tested by tests/experiments/test_defaults.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +30,29 @@ def recipe_for(
     part = experiment.name if experiment.built_in else "other"
     settings = _at_budget(read_recipe(method), ("default", part), budget)
     if budget == "cpu" and not experiment.built_in and n_train is not None and n_train > OTHER_IMAGES:
-        settings = _shortened(settings, OTHER_IMAGES / n_train)
+        settings = scale_epochs(settings, OTHER_IMAGES / n_train)
     for name in dict.fromkeys((method, variant)):
         settings = on_top(settings, recipe_settings(experiment.recipe.get(name, {}), experiment, budget))
     return settings
 
 
-def _shortened(settings: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """The settings with all numbers of epochs and warm-ups multiplied by `factor`."""
-    shorter = dict[str, Any]()
+def scale_epochs(
+    settings: Mapping[str, Any], factor: float, rounding: Callable[[float], int] = round
+) -> dict[str, Any]:
+    """The settings with all numbers of epochs multiplied by `factor`, including those of learning-rate schedules."""
+    scaled = dict[str, Any]()
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            shorter[name] = _shortened(value, factor)
-        elif name in ("epochs", "first_epochs"):
-            shorter[name] = max(1, round(factor * value))
+            scaled[name] = scale_epochs(value, factor, rounding)
+        elif name in ("epochs", "first_epochs", "patience") and value:
+            scaled[name] = max(1, rounding(factor * value))
+        elif name in ("warmup", "horizon") and value is not None:
+            scaled[name] = factor * value
+        elif name == "steps" and isinstance(value, Sequence):  # of a schedule, in epochs
+            scaled[name] = [factor * epoch for epoch in value]
         else:
-            shorter[name] = factor * value if name == "warmup" else value
-    return shorter
+            scaled[name] = value
+    return scaled
 
 
 def on_top(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -156,8 +156,9 @@ def _same_run(config: RunConfig, folder: Path) -> bool:
 
 def _comparable(config: RunConfig) -> RunConfig:
     settings = method_class(config.method).settings_type.model_validate(config.settings)
-    # `overrides` repeats some of the settings, under the names of that version.
-    return config.model_copy(update={"settings": settings.model_dump(mode="json"), "overrides": {}})
+    # `overrides` repeats some of the settings, under the names of that version; `common_net` changes no result.
+    unimportant = {"overrides": {}, "common_net": None}
+    return config.model_copy(update={"settings": settings.model_dump(mode="json"), **unimportant})
 
 
 def _fingerprint(folder: Path) -> str:

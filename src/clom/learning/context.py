@@ -25,6 +25,7 @@ from clom.errors import UserError
 from clom.learning.precision import Precision
 from clom.learning.progress import OnProgress, Progress, ignore
 from clom.learning.random_states import get_random_states, set_random_states
+from clom.nets.passes import PassCounter
 
 
 class Stateful(Protocol):
@@ -48,6 +49,8 @@ class Snapshot:
     method: dict[str, Tensor]
     parts: list[Any]
     torch_randomness: Tensor | list[Tensor]
+    passes: float = math.nan
+    """Counted since the task began; NaN in snapshots of versions that did not count them."""
 
 
 class Checkpoints(ABC):
@@ -84,12 +87,14 @@ class TrainingContext:
         precision: Precision = "float32",
         data: Path | None = None,
         compile_with: str | None = None,
+        passes: PassCounter | None = None,
     ) -> None:
         """By default every step is reported on a CPU, and at most five a second on an accelerator, since reading the
         loss synchronises with the device. `data` is the user's folder of data sets, for methods that need one besides
-        the task's images, `compile_with` the backend of torch.compile for the networks."""
+        the task's images, `compile_with` the backend of torch.compile for the networks. The task's passes are counted
+        in `passes`."""
         self.on_progress, self.checkpoints = on_progress, checkpoints
-        self.precision, self.data, self.compile_with = precision, data, compile_with
+        self.precision, self.data, self.compile_with, self.passes = precision, data, compile_with, passes
         self._pause, self._last_report = seconds_between_reports, -math.inf
         self._device: torch.device | None = None
         self._method: nn.Module | None = None
@@ -150,6 +155,8 @@ class TrainingContext:
         if snapshot is not None:
             _restore(snapshot, method, phase, total, parts)
             set_random_states(snapshot.torch_randomness, self._device)
+            if self.passes is not None:
+                self.passes.total = snapshot.passes
             step = snapshot.step
         while step < total and not ended():
             self._between_steps = False
@@ -160,7 +167,9 @@ class TrainingContext:
             if (step == total or ended() or checkpoints.due()) and _is_finite(method):
                 states = _on_cpu([_state_of(part) for part in parts])
                 own = _on_cpu(dict(method.state_dict()))
-                checkpoints.save(Snapshot(phase, step, total, own, states, get_random_states(self._device)))
+                randomness = get_random_states(self._device)
+                passes = math.nan if self.passes is None else self.passes.total
+                checkpoints.save(Snapshot(phase, step, total, own, states, randomness, passes))
             checkpoints.stop_if_requested()
 
 

@@ -99,6 +99,10 @@ class Batches:
         """The indices that `next` returned last, on the CPU."""
         return self._rows[self._next - 1]
 
+    @property
+    def mean_size(self) -> float:
+        return self._size[0] / self.per_epoch
+
     def state_dict(self) -> dict[str, Any]:
         return {"began": self._began, "next": self._next}
 

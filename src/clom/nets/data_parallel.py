@@ -14,7 +14,8 @@ Tested by tests/learning/test_distributed.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import accumulate
@@ -85,6 +86,22 @@ def split_over_ranks(compute: Callable[[Tensor], Tensor], images: Tensor) -> Ten
     finally:
         _batch_slice.reset(scope)
     return gather(own, batch_slice)
+
+
+def rows_of_batch(images: Tensor) -> int:
+    """The number of rows of the batch, of all ranks if `images` is this rank's slice."""
+    batch_slice = _batch_slice.get()
+    return len(images) if batch_slice is None else batch_slice.total
+
+
+@contextmanager
+def unsplit() -> Iterator[None]:
+    """Within the context, a batch is not a slice of a larger one."""
+    scope = _batch_slice.set(None)
+    try:
+        yield
+    finally:
+        _batch_slice.reset(scope)
 
 
 def gather(own: Tensor, batch_slice: BatchSlice) -> Tensor:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from clom.nets.data_parallel import batch_norm
 from clom.nets.gates import Gates, per_channel
+from clom.nets.passes import CountedNetwork
 
 
 class GatedConv2d(nn.Conv2d):
@@ -184,7 +185,7 @@ class GatedJoin(nn.Module):
         return values * per_channel(gate.to(values.dtype), values.ndim, 1)
 
 
-class Net(nn.Module, ABC):
+class Net(CountedNetwork, ABC):
     """A feature extractor `h(x, k)`: shared weights, gates as an argument, any number of tasks."""
 
     n_features: int

@@ -13,9 +13,10 @@ from clom.nets.data_parallel import dropout, split_over_ranks, world_size
 from clom.nets.layers import Net, gated_norm
 from clom.nets.net_settings import NetSettings
 from clom.nets.networks.kinds import network_kind
+from clom.nets.passes import CountedNetwork
 
 
-class Backbone(nn.Module):
+class Backbone(CountedNetwork):
     """Features of images in [0, 1], from a plain network, or from a gated one with open gates and one batch norm for
     all tasks."""
 

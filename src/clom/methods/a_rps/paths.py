@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.errors import UserError
+from clom.nets.passes import CountedNetwork
 from clom.settings import Positive, PositiveNumber, Settings
 
 
@@ -40,7 +41,7 @@ class PathSettings(Settings):
         return self
 
 
-class PathNet(nn.Module):
+class PathNet(CountedNetwork):
     """Features of images in [0, 1]: levels of `relu(skip(x) + sum of the modules)`, then global average pooling."""
 
     paths: Tensor

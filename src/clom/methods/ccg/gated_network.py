@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clom.nets.passes import CountedNetwork
 from clom.nets.plain import LinearHead
 from clom.settings import Positive, Settings
 
@@ -95,7 +96,7 @@ class Layer(nn.Module):
         return frozen
 
 
-class ConditionalNet(nn.Module, ABC):
+class ConditionalNet(CountedNetwork, ABC):
     """The features of each task, and the gates they were computed with."""
 
     n_features: int

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from clom.learning.context import TrainingContext
 from clom.learning.progress import Progress
+from clom.nets.passes import BACKWARD, CountedNetwork, count_again
 from clom.settings import Positive, PositiveNumber, Settings
 
 
@@ -26,7 +27,7 @@ class WganSettings(Settings):
     width: Positive = 64
 
 
-class Generator(nn.Module):
+class Generator(CountedNetwork):
     """From noise to images in [0, 1], cropped to their side if that is not a multiple of four."""
 
     def __init__(self, settings: WganSettings, channels: int, side: int) -> None:
@@ -54,10 +55,14 @@ class Generator(nn.Module):
         return images
 
 
-def make_critic(settings: WganSettings, channels: int, side: int) -> nn.Module:
+class Critic(CountedNetwork, nn.Sequential):
+    """From images to one score each."""
+
+
+def make_critic(settings: WganSettings, channels: int, side: int) -> Critic:
     """Without batch normalisation: the penalty is on the gradient of each image."""
     width = settings.width
-    return nn.Sequential(
+    return Critic(
         nn.Conv2d(channels, width, 3, stride=2, padding=1),
         nn.LeakyReLU(0.2),
         nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
@@ -72,6 +77,7 @@ def gradient_penalty(critic: nn.Module, real: Tensor, fake: Tensor, randomness: 
     share = torch.rand(len(real), *[1] * (real.ndim - 1), generator=randomness).to(real.device)
     between = (share * real + (1 - share) * fake).requires_grad_(True)
     (gradient,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    count_again(critic, between, BACKWARD)  # of the gradient, which is differentiated as well
     penalty: Tensor = (gradient.flatten(1).norm(dim=1) - 1).pow(2).mean()
     return penalty
 

@@ -27,6 +27,7 @@ from clom.nets import NetSettings
 from clom.nets.compiling import compiled_networks
 from clom.nets.data_parallel import broadcast_state
 from clom.nets.gates import Gates
+from clom.nets.passes import counting
 from clom.nets.plain import set_layout
 from clom.nets.precision import network_dtype
 from clom.ood.odin import odin_block
@@ -102,6 +103,7 @@ class Method(nn.Module, ABC):
             with (
                 seeded(self.seed, "learn", len(self.tasks), device=self.device),
                 network_dtype(DTYPES[context.precision]),
+                counting(context.passes),
             ):
                 self.open_task(LearnedTask(task.name, task.class_names))
                 with compiled_networks(self, context.compile_with):

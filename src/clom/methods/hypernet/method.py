@@ -31,6 +31,7 @@ from clom.methods.hypernet.targets import (
     n_weights,
 )
 from clom.nets import NetSettings
+from clom.nets.passes import CountedNetwork
 from clom.settings import NonNegative, Positive, PositiveNumber, Settings
 
 M = TypeVar("M", bound=nn.Module)
@@ -66,6 +67,15 @@ class HyperNetSettings(Settings):
     learning: HyperLearningSettings = HyperLearningSettings()
 
 
+class ChunkLayers(CountedNetwork, nn.ModuleList):
+    """From the vectors of chunks, one per row, to their weights."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        for number, layer in enumerate(self):
+            values = layer(F.relu(values) if number else values)
+        return values
+
+
 class Hypernetwork(nn.Module):
     """h with its chunk vectors: theta, the parameters that all tasks share."""
 
@@ -74,7 +84,7 @@ class Hypernetwork(nn.Module):
         self.chunk = settings.chunk
         self.chunk_vectors = nn.Parameter(torch.empty(0, settings.chunk_vector))
         sizes = (settings.task_vector + settings.chunk_vector, *settings.hidden, settings.chunk)
-        self.layers = nn.ModuleList(nn.Linear(n_in, n_out) for n_in, n_out in pairwise(sizes))
+        self.layers = ChunkLayers(nn.Linear(n_in, n_out) for n_in, n_out in pairwise(sizes))
         for parameter in self.layers.parameters():
             nn.init.xavier_uniform_(parameter) if parameter.ndim > 1 else nn.init.zeros_(parameter)
 
@@ -88,9 +98,7 @@ class Hypernetwork(nn.Module):
     def forward(self, task_vector: Tensor, n_weights: int) -> Tensor:
         """W = concat_k h(e, c_k)[:N]: the chunks form one batch; the excess of the last one is dropped."""
         chunks = self.chunk_vectors[: math.ceil(n_weights / self.chunk)]
-        values = torch.cat([task_vector.expand(len(chunks), -1), chunks], dim=1)
-        for number, layer in enumerate(self.layers):
-            values = layer(F.relu(values) if number else values)
+        values: Tensor = self.layers(torch.cat([task_vector.expand(len(chunks), -1), chunks], dim=1))
         return values.flatten()[:n_weights]
 
 

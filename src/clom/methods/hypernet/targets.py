@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clom.nets.passes import CountedNetwork
 from clom.settings import Positive, Settings
 
 # The statistics of ImageNet, with which the official code normalises all colour images.
@@ -39,7 +40,7 @@ class ResNet32Settings(Settings):
 TargetSettings = MlpTargetSettings | ResNet32Settings
 
 
-class MlpTarget(nn.Module):
+class MlpTarget(CountedNetwork):
     """A multilayer perceptron on greyscale pixels, the mean of the three channels."""
 
     def __init__(self, settings: MlpTargetSettings, image_size: int, n_outputs: int) -> None:
@@ -74,7 +75,7 @@ class _Block(nn.Module):
         return F.relu(self.norm2(self.conv2(inner)) + shortcut)
 
 
-class ResNet32(nn.Module):
+class ResNet32(CountedNetwork):
     """One 3x3 convolution, three stages of n blocks with doubling width, global average pooling, head."""
 
     def __init__(self, settings: ResNet32Settings, n_outputs: int) -> None:

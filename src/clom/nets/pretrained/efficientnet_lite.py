@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from clom.errors import DataError, UserError
 from clom.extras import EXTRAS
 from clom.nets.net_settings import NetSettings
+from clom.nets.passes import CountedNetwork
 from clom.settings import PositiveNumber
 
 (PACKAGE,) = EXTRAS["pretrained"]
@@ -94,7 +95,7 @@ class _Block(nn.Module):
         return narrow + values if self.residual else narrow
 
 
-class EfficientNetLite0(nn.Module):
+class EfficientNetLite0(CountedNetwork):
     """Features of images in [0, 1], of any size from 32 pixels; it was trained with 224.
 
     The weights are saved with every model, so that loading a model file does not need the package.

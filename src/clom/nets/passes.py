@@ -1,0 +1,120 @@
+"""Counting passes: the unit of training work in which systems are compared.
+
+One image forward through the experiment's own network costs 1, backward 2 more. Other networks cost in proportion to
+their multiply-adds. Networks count themselves when they run (`CountedNetwork`), so teachers, replayed images, inner
+loops and extracted features are included without any effort of a method. Not counted are linear heads and everything
+that is not a network: solvers, herding, projections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from clom.nets.data_parallel import rows_of_batch
+
+BACKWARD = 2.0
+"""Passes of the gradients of one image; a forward pass is 1."""
+
+_counter: ContextVar[PassCounter | None] = ContextVar("pass counter", default=None)
+
+
+class PassCounter:
+    """The passes counted so far; see `counting`."""
+
+    def __init__(self, unit: float) -> None:
+        """`unit` is the number of multiply-adds of one pass: of the experiment's network for one image."""
+        self.unit, self.total = unit, 0.0
+        self._costs = WeakKeyDictionary[nn.Module, dict[torch.Size, float]]()
+
+    def run(self, network: nn.Module, forward: Callable[..., Any], images: Tensor, *args: Any, **options: Any) -> Any:
+        """The outputs of `forward`, which runs `network`, after counting the passes of `images`."""
+        costs = self._costs.setdefault(network, {})
+        if images.shape[1:] in costs:
+            outputs = self._forward(forward, images, *args, **options)
+        else:
+            with _multiply_adds(network) as measured:
+                outputs = self._forward(forward, images, *args, **options)
+            # Without convolutions and linear layers to measure, all networks count alike.
+            costs[images.shape[1:]] = sum(measured) / max(1, self._rows(images)) / self.unit if self.unit else 1.0
+        self.count(network, images, 1.0 + BACKWARD * _has_gradient(outputs))
+        return outputs
+
+    def count(self, network: nn.Module, images: Tensor, passes: float) -> None:
+        """Count so many `passes` of each image through a network that has run before."""
+        if torch._C._current_graph_task_id() == -1:  # else activations are computed again during the backward pass
+            self.total += rows_of_batch(images) * self._costs[network][images.shape[1:]] * passes
+
+    def _forward(self, forward: Callable[..., Any], images: Tensor, *args: Any, **options: Any) -> Any:
+        return forward(images, *args, **options)
+
+    def _rows(self, images: Tensor) -> int:
+        """The number of images that `_forward` computes."""
+        return len(images)
+
+
+@contextmanager
+def counting(counter: PassCounter | None) -> Iterator[None]:
+    """Within the context, networks count their passes in `counter`; with None, they count nothing."""
+    scope = _counter.set(counter)
+    try:
+        yield
+    finally:
+        _counter.reset(scope)
+
+
+class CountedNetwork(nn.Module):
+    """A network that counts its passes. Networks inside it are part of it."""
+
+    def __call__(self, images: Tensor, *args: Any, **options: Any) -> Any:
+        counter = _counter.get()
+        if counter is None:
+            return super().__call__(images, *args, **options)
+        with counting(None):
+            return counter.run(self, super().__call__, images, *args, **options)
+
+
+def count_again(network: nn.Module, images: Tensor, passes: float) -> None:
+    """Count further passes of each image through a network that has just run, such as second derivatives."""
+    counter = _counter.get()
+    if counter is not None:
+        counter.count(network, images, passes)
+
+
+def multiply_adds(network: nn.Module, images: Tensor) -> float:
+    """Multiply-adds of convolutions and linear layers for one of the images."""
+    with torch.no_grad(), counting(None), _multiply_adds(network) as measured:
+        network(images)
+    return sum(measured) / len(images)
+
+
+@contextmanager
+def _multiply_adds(network: nn.Module) -> Iterator[list[float]]:
+    """A list of the multiply-adds of each layer that runs within the context. They are computed from shapes: torch's
+    FlopCounterMode would see how a layer is computed, which differs between training and inference."""
+    measured: list[float] = []
+
+    def measure(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        transposed = isinstance(layer, nn.modules.conv._ConvTransposeNd)
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        measured.append((inputs[0] if transposed else output).numel() * weight[0].numel())
+
+    layers = [module for module in network.modules() if isinstance(module, nn.modules.conv._ConvNd | nn.Linear)]
+    handles = [layer.register_forward_hook(measure) for layer in layers]
+    try:
+        yield measured
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _has_gradient(outputs: Any) -> bool:
+    return any(isinstance(output, Tensor) and output.requires_grad for output in tree_leaves(outputs))
