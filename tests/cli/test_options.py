@@ -61,3 +61,19 @@ def test_device_and_precision_are_recorded(tmp_path: Path) -> None:
     assert (environment["device"], environment["precision"]) == ("cpu", "bfloat16")
     row = Row.of_run(folder)
     assert (row.device, row.precision) == ("cpu", "bfloat16")
+
+
+def test_a_run_that_would_exceed_its_allowance_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """72 images in each of five tasks, forward and backward once."""
+    folder = tmp_path / "run"
+    said = refusal([*QUICK, "--out", str(folder), "--allowance", "1000"], capsys)
+    assert "would use 1,080 training passes on digits-5t, but the allowance is 1,000" in " ".join(said.split())
+    assert not folder.exists()
+    with pytest.raises(SystemExit) as end:
+        main([*QUICK, "--out", str(folder), "--allowance", "2,000"])
+    assert not end.value.code
+    assert "1,080 training passes of 2,000 allowed (54%)" in capsys.readouterr().out
+    figures = Row.of_run(folder).figures
+    assert (figures["passes"], figures["allowance"]) == (1080, 2000)

@@ -23,7 +23,7 @@ TOLD = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT
 
 
 def test_two_processes_reach_the_accuracy_of_one(tmp_path: Path) -> None:
-    process = torchrun(2, *DIGITS, "--out", str(tmp_path / "two"))
+    process = torchrun(2, *DIGITS, "--out", str(tmp_path / "two"), "--allowance", "20000")
     config = resolve("digits-5t", "clom", "smoke")
     one = execute(config, config.data.stream(None, 0), tmp_path / "one").summary
     ((code, output, errors),) = ended([process])
@@ -34,6 +34,8 @@ def test_two_processes_reach_the_accuracy_of_one(tmp_path: Path) -> None:
     assert two["cil"] == pytest.approx(one["cil"], abs=0.05)
     assert two["til"] > 0.9
     assert two["forgetting"] == 0
+    assert two["passes"] == pytest.approx(one["passes"], rel=0.01)  # gates decide how many units the last passes need
+    assert two["allowance"] == 20000
     assert {name: two[name] for name in ("parameters", "memory_bytes")} == {
         name: one[name] for name in ("parameters", "memory_bytes")
     }

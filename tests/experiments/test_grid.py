@@ -170,3 +170,11 @@ def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ledger.jsonl").write_text("nonsense\n")
     with pytest.raises(UserError, match="not a ledger"):
         read(tmp_path / "ledger.jsonl")
+
+
+def test_the_runs_of_a_grid_keep_to_the_allowance_of_their_experiment(tmp_path: Path) -> None:
+    (with_one,) = cells([Block(experiments=("digits-5t",), methods=("hat",))], tmp_path)
+    assert " ".join(with_one.command(None, 1)).endswith("--allowance experiment")
+    assert " ".join(with_one.command(None, 1, allowance="none")).endswith("--allowance none")
+    (without,) = cells([Block(experiments=("digits-5t",), methods=("hat",), budget="smoke")], tmp_path)
+    assert "--allowance" not in without.command(None, 1)

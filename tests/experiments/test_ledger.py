@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clom.errors import UserError
-from clom.experiments.ledger import Row, add, read
+from clom.experiments.ledger import Row, add, read, read_all
 from clom.reporting.paper.rendering import RENDERERS
 from clom.reporting.paper.tables import TABLES, make_table
 
@@ -40,6 +41,26 @@ anything: st.SearchStrategy[Any] = st.recursive(
 def test_a_row_is_read_as_written(tmp_path: Path) -> None:
     add(tmp_path / "ledger", [Row(**GOOD)])
     assert read(tmp_path / "ledger") == [Row(**GOOD)]
+
+
+def test_an_older_result_of_the_same_run_stays_marked(tmp_path: Path) -> None:
+    path, old = tmp_path / "ledger", Row(**GOOD)
+    new = replace(old, figures=old.figures | {"cil": 0.85, "passes": 1000.0, "allowance": 2000.0}, commit="def")
+    other = replace(old, seed=1)
+    add(path, [old, other])
+    add(path, [old])
+    assert read_all(path) == [old, other], "the same result again changes nothing"
+    add(path, [new])
+    assert read(path) == [new, other]
+    first, second, third = read_all(path)
+    assert (second, third) == (new, other)
+    assert replace(first, superseded="") == old
+    assert datetime.fromisoformat(first.superseded).tzinfo is not None
+    newest = replace(new, commit="ghi")
+    add(path, [newest])
+    assert [row.commit for row in read_all(path)] == ["abc", "def", "ghi", "abc"]
+    assert read(path) == [newest, other]
+    assert read_all(path)[0] == first, "it keeps its mark"
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -54,7 +54,9 @@ def whole(stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> RunResult
 def check_same(folder: Path, whole: RunResult) -> None:
     for name in MADE:
         assert checksum(*read_tensors(folder / name)) == checksum(*read_tensors(whole.folder / name)), name
-    assert [result.evaluation for result in read_results(folder / "metrics.jsonl", 2)] == whole.history
+    results = read_results(folder / "metrics.jsonl", 2)
+    assert [result.evaluation for result in results] == whole.history
+    assert [result.passes for result in results] == [result.passes for result in whole.tasks]
     assert not (folder / "checkpoints").exists()
     assert not [file for file in folder.iterdir() if file.name.endswith((".tmp", ".lock"))]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from clom.errors import UserError
 from clom.learning.context import Checkpoints, Snapshot, TrainingContext
 from clom.learning.progress import Progress
+from clom.nets.passes import PassCounter
 
 PROGRESS = Progress(0, "features", 1, 2)
 
@@ -34,7 +37,9 @@ class InMemory(Checkpoints):
         method = {name: value.clone() for name, value in snapshot.method.items()}
         parts = [part.clone() for part in snapshot.parts]
         self.saved.append(
-            Snapshot(snapshot.phase, snapshot.step, snapshot.total, method, parts, snapshot.torch_randomness)
+            Snapshot(
+                snapshot.phase, snapshot.step, snapshot.total, method, parts, snapshot.torch_randomness, snapshot.passes
+            )
         )
 
     def stop_if_requested(self) -> None:
@@ -135,3 +140,25 @@ def test_a_process_is_stopped_between_steps_only() -> None:
     assert reports == [PROGRESS, PROGRESS]
     with pytest.raises(Stopped):
         next(steps)
+
+
+def test_a_resumed_phase_has_the_passes_of_its_snapshot() -> None:
+    """Those of the interrupted process; unknown if it did not count them."""
+
+    def learn(checkpoints: InMemory, passes: PassCounter | None) -> None:
+        context = TrainingContext(checkpoints=checkpoints, passes=passes)
+        context.attach(nn.Linear(1, 1))
+        for _ in context.steps(4):
+            if passes is not None:
+                passes.total += 10.0
+
+    whole, first, second = InMemory(), PassCounter(1.0), PassCounter(1.0)
+    learn(whole, first)
+    assert [(snapshot.step, snapshot.passes) for snapshot in whole.saved] == [(2, 20.0), (4, 40.0)]
+    learn(InMemory(whole.saved[:1]), second)
+    assert first.total == second.total == 40.0
+
+    uncounted, unknown = InMemory(), PassCounter(1.0)
+    learn(uncounted, None)
+    learn(InMemory(uncounted.saved[:1]), unknown)
+    assert math.isnan(unknown.total)

@@ -20,6 +20,7 @@ from clom.learning.progress import Progress
 from clom.methods.families import base
 from clom.methods.families.base import Method
 from clom.methods.registry import PAPER_METHODS, method_class
+from clom.nets.passes import PassCounter
 from clom.storage.checkpoints import CheckpointFolder
 from clom.storage.model_file import load_model, save_model
 from clom.testing.simulated_device import simulated_device, waits_so_far
@@ -71,9 +72,11 @@ def check_same(one: Method, other: Method, stream: Stream) -> None:
 def test_learns_scores_saves_loads_and_resumes_as_on_the_cpu(name: str, stream: Stream, tmp_path: Path) -> None:
     device = simulated_device()
     on_cpu, on_device = make(name, CPU), make(name, device)
+    counters = PassCounter(1e6), PassCounter(1e6)
     for task in stream[:2]:
-        on_cpu.learn(task)
-        on_device.learn(task)
+        for method, counter in zip((on_cpu, on_device), counters, strict=True):
+            method.learn(task, TrainingContext(passes=counter))
+    assert counters[0].total == counters[1].total > 0
     assert {value.device for value in on_device.state_dict().values()} == {device}
     check_same(on_cpu, on_device, stream)
     book = Scorebook(stream.tests[:2])
@@ -84,9 +87,11 @@ def test_learns_scores_saves_loads_and_resumes_as_on_the_cpu(name: str, stream: 
     loaded = load_model(tmp_path / "model.safetensors").to(device)
     check_same(on_cpu, loaded, stream)
 
-    on_cpu.learn(stream[2])
-    pieces = learn_in_two_pieces(loaded, stream, tmp_path / "checkpoints")
+    whole, parts = PassCounter(1e6), PassCounter(1e6)
+    on_cpu.learn(stream[2], TrainingContext(passes=whole))
+    pieces = learn_in_two_pieces(loaded, stream, tmp_path / "checkpoints", parts)
     check_same(on_cpu, pieces, stream)
+    assert whole.total == parts.total
 
 
 FETCHING = [name for name in PAPER_METHODS if method_class(name).fetches_batches]
@@ -126,7 +131,7 @@ def test_images_that_do_not_fit_on_the_device_are_fetched_batch_by_batch(
     assert make(name, device)._placed(stream[0]).train.pixels.device == device, "it takes just a quarter"
 
 
-def learn_in_two_pieces(method: Method, stream: Stream, folder: Path) -> Method:
+def learn_in_two_pieces(method: Method, stream: Stream, folder: Path, passes: PassCounter) -> Method:
     """Interrupt the third task after a few steps, then resume it from its checkpoints alone."""
     again = copy.deepcopy(method)
     steps = 0
@@ -137,9 +142,11 @@ def learn_in_two_pieces(method: Method, stream: Stream, folder: Path) -> Method:
         if steps == 2:
             raise Crash
 
+    first = CheckpointFolder(folder, 2, "test", every=0)
     with pytest.raises(Crash):
-        method.learn(stream[2], TrainingContext(crash, CheckpointFolder(folder, 2, "test", every=0), 0.0))
-    return again.learn(stream[2], TrainingContext(checkpoints=CheckpointFolder(folder, 2, "test", every=0)))
+        method.learn(stream[2], TrainingContext(crash, first, 0.0, passes=PassCounter(passes.unit)))
+    checkpoints = CheckpointFolder(folder, 2, "test", every=0)
+    return again.learn(stream[2], TrainingContext(checkpoints=checkpoints, passes=passes))
 
 
 @pytest.mark.filterwarnings("ignore:No channel is free", "ignore:Task .* closed every")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from clom.reporting.labels import cil_label
+from clom.reporting.labels import cil_label, work_label
 
 if TYPE_CHECKING:
     from clom.experiments.run import RunResult, TaskResult
@@ -132,6 +132,7 @@ def _short(names: tuple[str, ...], most: int = 4) -> str:
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
+    work = work_label(summary)
     return [
         f"forgetting {100 * summary['forgetting']:.1f}   task detection {100 * summary['task_detection']:.1f}   "
         f"AUC {100 * summary['auc_maxlogit']:.1f} (max logit), {100 * summary['auc_msp']:.1f} (MSP)",
@@ -139,4 +140,5 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f"CIL {100 * summary['average_incremental_cil']:.1f}",
         f"{summary['parameters'] / 1e6:.2f} M parameters, {summary['memory_bytes'] / 1000:.0f} kB of stored samples, "
         f"{summary['minutes']:.1f} minutes, {summary['peak_memory_gb']:.1f} GB peak memory",
+        *([work] if work else []),
     ]

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from clom.cli.options import Compile, Device, Precision
+from clom.cli.options import Allowance, Compile, Device, Precision
 from clom.errors import UserError
 from clom.extras import require
 
@@ -35,6 +35,7 @@ def grid_command(
     device: Device = "auto",
     precision: Precision = "auto",
     compile: Compile = False,
+    allowance: Allowance | None = None,
 ) -> None:
     """Execute all runs listed in a file, skipping finished ones; repeat the command to continue after an interruption.
 
@@ -56,6 +57,9 @@ def grid_command(
         Submit the unfinished runs to SLURM with submitit, or to submitit's local executor.
     dry_run
         Only list the runs.
+    allowance
+        Training passes that each run may use: a number, `experiment` or `none`. A run that would use more does not
+        start. By default the allowance in the experiment's file, if it has one.
     """
     from clom.experiments.grid import cells, read_grid
 
@@ -70,9 +74,9 @@ def grid_command(
             console.print(f"{cell.state:9} {cell.name}", highlight=False)
         return
     if cluster != "none":
-        _submit(console, remaining, data, out, cluster, device, precision, compile)
+        _submit(console, remaining, data, out, cluster, device, precision, compile, allowance)
     else:
-        _work(console, remaining, data, ledger, jobs, threads, device, precision, compile)
+        _work(console, remaining, data, ledger, jobs, threads, device, precision, compile, allowance)
     failed = [cell for cell in todo if cell.failure]
     for cell in failed:
         console.print(f"failed: {cell.name}: {cell.failure}", highlight=False, soft_wrap=True)
@@ -90,6 +94,7 @@ def _work(
     device: str,
     precision: str,
     compile: bool,
+    allowance: str | None,
 ) -> None:
     from clom import machine
 
@@ -97,7 +102,7 @@ def _work(
     started, n_done = time.monotonic(), 0
     pool = ThreadPoolExecutor(jobs)
     running: dict[Future[bool], Cell] = {
-        pool.submit(cell.run, data, threads, device, precision, compile): cell for cell in remaining
+        pool.submit(cell.run, data, threads, device, precision, compile, allowance): cell for cell in remaining
     }
     try:
         while running:
@@ -133,6 +138,7 @@ def _submit(
     device: str,
     precision: str,
     compile: bool,
+    allowance: str | None,
 ) -> None:
     """Submit one job per run; repeat the command after they finish to fill the ledger."""
     require("slurm", "--cluster")
@@ -144,7 +150,9 @@ def _submit(
     gpus = {"gpus_per_node": 1} if device.startswith("cuda") else {}
     executor.update_parameters(name="clom", timeout_min=24 * 60, cpus_per_task=2, **gpus)
     with executor.batch():
-        commands = [(cell.command(data, None, device, precision, compile), cell.folder) for cell in remaining]
+        commands = [
+            (cell.command(data, None, device, precision, compile, allowance), cell.folder) for cell in remaining
+        ]
         jobs = [executor.submit(execute_command, *command) for command in commands]
     console.print(f"Submitted {len(jobs)} jobs; their logs are in {out / 'jobs'}.", highlight=False, soft_wrap=True)
     if cluster == "local":

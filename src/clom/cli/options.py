@@ -24,3 +24,4 @@ Compile = Annotated[
         "rounding.",
     ),
 ]
+Allowance = Annotated[str, Parameter(name="--allowance")]

@@ -15,10 +15,11 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from clom.cli.options import Compile, Device, Precision
+from clom.cli.options import Allowance, Compile, Device, Precision
 from clom.launch import read_launch
 
 if TYPE_CHECKING:
+    from clom.experiments.allowance import Allowed
     from clom.experiments.config import RunConfig
 
 
@@ -39,6 +40,7 @@ def run_command(
     device: Device = "auto",
     precision: Precision = "auto",
     compile: Compile = False,
+    allowance: Allowance | None = None,
 ) -> None:
     """Run an experiment: learn its tasks in sequence and evaluate after each.
 
@@ -71,7 +73,11 @@ def run_command(
         Use deterministic algorithms only; fail where PyTorch has none.
     checkpoint_every
         Seconds between checkpoints within a task; by default 10.
+    allowance
+        Training passes that the run may use, a number or `experiment` (the one in the experiment's file): a run that
+        would use more does not start. By default, or with `none`, nothing is checked.
     """
+    from clom.experiments.allowance import parse_allowance
     from clom.experiments.config import parse_overrides, read_settings_file, resolve
     from clom.experiments.defaults import read_recipe_file
     from clom.methods.registry import METHODS
@@ -83,7 +89,9 @@ def run_command(
     changes = {**overrides, **({"--recipe": own_recipe} if own_recipe else {})}
     suffix = f"-{hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:6]}" if changes else ""
     folder = out or Path("runs") / (resolved.run_name + suffix)
-    show_run(Console(), resolved, folder, data, threads, deterministic, checkpoint_every, device, precision, compile)
+    allowed = parse_allowance(allowance, experiment, resolved.budget)
+    how = deterministic, checkpoint_every, device, precision, compile, allowed
+    show_run(Console(), resolved, folder, data, threads, *how)
 
 
 def show_run(
@@ -97,6 +105,7 @@ def show_run(
     device: str = "auto",
     precision: str = "auto",
     compile: bool = False,
+    allowance: Allowed | None = None,
 ) -> None:
     """Execute a run with a progress display, and print its results."""
     from clom import machine
@@ -107,7 +116,7 @@ def show_run(
     from clom.stopping import Stopped, StopRequest
     from clom.storage.checkpoints import SECONDS
 
-    launch = read_launch()
+    launch, passes = read_launch(), None if allowance is None else allowance.passes
     machine.tune_process(threads or max(1, machine.cores() // launch.local_size), deterministic)
     nothing_to_do = is_finished(folder)
     every = SECONDS if checkpoint_every is None else checkpoint_every
@@ -115,6 +124,8 @@ def show_run(
     try:
         with working_folder(launch, config, folder) as place:
             stream = load_stream(launch, config, data)
+            if allowance is not None and not nothing_to_do:
+                allowance.check(config, stream, data)
             if not launch.is_main:
                 execute(config, stream, place, every=math.inf, **how)
                 return
@@ -122,7 +133,7 @@ def show_run(
                 console.print(note, highlight=False, soft_wrap=True)
             with StopRequest() as stop, Display(console, len(stream)) as display:
                 steps = display.step, display.task_done
-                result = execute(config, stream, place, *steps, every=every, stop=stop, **how)
+                result = execute(config, stream, place, *steps, every=every, stop=stop, allowance=passes, **how)
     except KeyboardInterrupt as request:
         console.print(
             f"Stopped. Progress is saved in {folder}; continue with the same command or 'clom resume {folder}'.",

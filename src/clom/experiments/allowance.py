@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from clom.data.stream import Stream, Task
-from clom.errors import UserError
+from clom.errors import UserError, shorten
+from clom.experiments.catalogue import Budget, read_experiment
 from clom.experiments.config import RunConfig
 from clom.experiments.defaults import scale_epochs
 from clom.learning.context import State, TrainingContext
@@ -25,7 +27,6 @@ from clom.learning.loop import Batches
 from clom.learning.progress import Progress
 from clom.learning.random_states import fork_random_states
 from clom.methods.families.base import LearnedTask, Method, seeded
-from clom.nets import NetSettings
 from clom.nets.data_parallel import unsplit
 from clom.nets.passes import PassCounter, counting, multiply_adds
 from clom.nets.plain import Backbone
@@ -51,52 +52,123 @@ class PlannedPasses:
         """The passes with all numbers of epochs multiplied by `factor`."""
         return self.fixed + self.per_length * factor
 
+    def factor_for(self, passes: float) -> float:
+        """The factor with which the run uses so many passes, 0 if none is small enough; 1 if it makes no difference."""
+        return max(0.0, (passes - self.fixed) / self.per_length) if self.per_length else 1.0
 
-def pass_counter(config: RunConfig, image_size: int) -> PassCounter:
-    """Counts passes through the experiment's own network."""
-    return PassCounter(_unit(config.unit_net, image_size))
+
+def unit_of_passes(config: RunConfig, image_size: int) -> float:
+    """The multiply-adds of one pass: of one image forward through the experiment's own network."""
+    with fork_random_states():
+        backbone = Backbone(config.unit_net, image_size).eval()
+    return multiply_adds(backbone, torch.zeros(1, 3, image_size, image_size))
 
 
-def planned_passes(config: RunConfig, stream: Stream) -> PlannedPasses:
-    """Predict the passes of a run; within a few percent for any method."""
-    counter = _PreviewCounter(_unit(config.unit_net, stream.image_shape[-1]))
+def planned_passes(config: RunConfig, stream: Stream, data: Path | None = None) -> PlannedPasses:
+    """Predict the passes of a run. `data` is the folder of data sets, for methods that need more than the stream."""
+    counter = _PreviewCounter(unit_of_passes(config, stream.image_shape[-1]))
+    context = _Preview(counter, data)
     with fork_random_states(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about what the preview learned
-        method, context = config.make_method(stream.image_shape), _Preview(counter)
+        method = config.make_method(stream.image_shape)
         for task in stream:
             _preview(method, task, context)
     return PlannedPasses(counter.total - context.per_length, context.per_length)
 
 
-def with_passes(config: RunConfig, stream: Stream, passes: float) -> RunConfig:
+@dataclass(frozen=True)
+class Allowed:
+    """The allowance of a run."""
+
+    passes: float | None
+    """None if there is none."""
+    strict: bool = False
+    """Whether a run that would use more must not start."""
+
+    def check(self, config: RunConfig, stream: Stream, data: Path | None = None) -> None:
+        if self.strict and self.passes is not None:
+            require_within(self.passes, config, stream, data)
+
+
+def parse_allowance(text: str | None, experiment: str, budget: Budget) -> Allowed:
+    """A number of passes, `experiment` for the one in the experiment's file, or `none`. Without a text, the
+    experiment's allowance is recorded but not checked."""
+    own = read_experiment(experiment).at(budget).allowance
+    if text is None or text == "none":
+        return Allowed(own if text is None else None)
+    if text == "experiment":
+        if own is None:
+            raise UserError(
+                f"{experiment} has no allowance at budget {budget}: give a number of passes, or add 'allowance' to the "
+                "budget in the experiment's file."
+            )
+        return Allowed(own, strict=True)
+    try:
+        passes = float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        passes = math.nan
+    if not 0 < passes < math.inf:
+        raise UserError(f"--allowance takes a number of passes, 'experiment' or 'none', not '{shorten(text)}'.")
+    return Allowed(passes, strict=True)
+
+
+def require_within(allowance: float, config: RunConfig, stream: Stream, data: Path | None = None) -> None:
+    """Raise UserError if a run would use more passes than allowed."""
+    planned = planned_passes(config, stream, data)
+    if planned.total <= allowance:
+        return
+    factor = planned.factor_for(allowance)
+    advice = (
+        f"With all numbers of epochs multiplied by {math.floor(100 * factor) / 100:.2f}, it would fit."
+        if factor >= 0.01
+        else "No number of epochs would be small enough."
+    )
+    raise UserError(
+        f"'{config.method}' would use {planned.total:,.0f} training passes on {config.experiment}, but the allowance "
+        f"is {allowance:,.0f}. {advice}"
+    )
+
+
+def with_passes(config: RunConfig, stream: Stream, passes: float, data: Path | None = None) -> RunConfig:
     """The same run with all numbers of epochs multiplied by one factor, so that it uses at most `passes`.
 
-    Numbers of epochs are rounded down, but are at least 1; UserError if even that is too much.
+    Numbers of epochs are rounded down, but not below 1; UserError if even 1 is too much.
     """
-    planned = planned_passes(config, stream)
-    factor = max(0.0, (passes - planned.fixed) / planned.per_length) if planned.per_length else 1.0
+    planned = planned_passes(config, stream, data)
+    factor = planned.factor_for(passes)
     scaled = _with_length(config, factor)
-    least = planned_passes(scaled, stream).total if factor < 1 else planned.at(factor)
-    if least > passes * (1 + 1e-9):
-        raise UserError(
-            f"'{config.method}' cannot learn {config.experiment} with {passes:,.0f} passes: the shortest training "
-            f"takes {least:,.0f}."
-        )
+    while _has_raised(config, factor) and (planned := planned_passes(scaled, stream, data)).total > passes:
+        if max(_epochs(scaled)) == 1:
+            raise UserError(
+                f"'{config.method}' cannot learn {config.experiment} with {passes:,.0f} training passes: the shortest "
+                f"training takes {planned.total:,.0f}."
+            )
+        # Some phases cannot be shortened any more, so the others have to be shortened further.
+        factor *= min(0.95, planned.factor_for(passes))
+        scaled = _with_length(config, factor)
     return scaled
 
 
 def _with_length(config: RunConfig, factor: float) -> RunConfig:
-    settings = scale_epochs(config.settings, factor, lambda epochs: math.floor(epochs + 1e-9))
+    settings = scale_epochs(config.settings, factor, _rounded_down)
     before, after = flatten(config.settings), flatten(settings)
     changes = {name: value for name, value in after.items() if before.get(name) != value}
     overrides = dict(sorted({**config.overrides, **changes}.items()))
     return config.model_copy(update={"settings": settings, "overrides": overrides})
 
 
-def _unit(net: NetSettings, image_size: int) -> float:
-    with fork_random_states():
-        backbone = Backbone(net, image_size).eval()
-    return multiply_adds(backbone, torch.zeros(1, 3, image_size, image_size))
+def _rounded_down(epochs: float) -> int:
+    return math.floor(epochs + 1e-9)
+
+
+def _has_raised(config: RunConfig, factor: float) -> bool:
+    """Whether a number of epochs would be less than 1 without being raised to it."""
+    return any(_rounded_down(factor * epochs) < 1 for epochs in _epochs(config))
+
+
+def _epochs(config: RunConfig) -> list[int]:
+    """The numbers of epochs of all phases."""
+    return [value for name, value in flatten(config.settings).items() if name.endswith("epochs") and value]
 
 
 def _preview(method: Method, task: Task, context: TrainingContext) -> None:
@@ -126,8 +198,8 @@ class _PreviewCounter(PassCounter):
 class _Preview(TrainingContext):
     """Takes a few steps of each phase and counts the passes of all of them."""
 
-    def __init__(self, passes: PassCounter) -> None:
-        super().__init__(passes=passes)
+    def __init__(self, passes: PassCounter, data: Path | None) -> None:
+        super().__init__(passes=passes, data=data)
         self.counter, self.per_length = passes, 0.0
 
     def report_step(self, progress: Progress, loss: Tensor) -> None:
@@ -138,25 +210,24 @@ class _Preview(TrainingContext):
 
     def steps(self, total: int, *parts: State, ended: Callable[[], bool] = lambda: False) -> Iterator[int]:
         batches = next((part for part in parts if isinstance(part, Batches)), None)
-        epochs = total // batches.per_epoch if batches is not None else 0
-        began = self.counter.total
-        for step, times in _chosen_steps(total, epochs).items():
+        began, chosen = self.counter.total, _chosen_steps(total, None if batches is None else batches.per_epoch)
+        for step, times in chosen.items():
             before = self.counter.total
             yield step
             passes = self.counter.total - before
-            if batches is not None and times > 1:
+            if batches is not None and len(chosen) < total:
                 passes *= batches.mean_size / len(batches.rows)
             self.counter.total = before + times * passes
         if batches is not None:
             self.per_length += self.counter.total - began
 
 
-def _chosen_steps(total: int, epochs: int) -> dict[int, int]:
+def _chosen_steps(total: int, per_epoch: int | None) -> dict[int, int]:
     """The steps to preview, and for how many steps each of them stands: the first ones, one within an epoch, and the
     last one of an epoch, when there may be a validation."""
     first = min(total, _FIRST_STEPS)
     chosen = dict.fromkeys(range(first), 1)
-    ends = min(epochs, total - first)
+    ends = 0 if per_epoch is None else total // per_epoch - first // per_epoch
     if total - first - ends:
         chosen[first] = total - first - ends
     if ends:

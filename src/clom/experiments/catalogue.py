@@ -30,7 +30,7 @@ from clom.errors import UserError, unknown
 from clom.experiments.plain_yaml import read_yaml
 from clom.files import absolute
 from clom.plugins import BUILT_IN
-from clom.settings import Positive, Settings, explain
+from clom.settings import Positive, PositiveNumber, Settings, explain
 
 Budget = Literal["smoke", "cpu", "paper"]
 BUDGETS: dict[Budget, str] = {
@@ -62,6 +62,8 @@ class AtBudget(Settings):
 
     data: dict[str, Any] = Field(default_factory=dict)
     net: dict[str, Any] | None = None
+    allowance: PositiveNumber | None = None
+    """Training passes that every method may use at this budget (`clom.nets.passes`)."""
 
 
 class ExperimentFile(Settings):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from clom.errors import UserError
-from clom.experiments.catalogue import Budget, anchored
+from clom.experiments.catalogue import Budget, anchored, read_experiment
 from clom.experiments.config import RunConfig, resolve
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.run import is_finished
@@ -70,14 +70,18 @@ class Cell:
         device: str = "auto",
         precision: str = "auto",
         compile: bool = False,
+        allowance: str | None = None,
     ) -> list[str]:
-        """The command line of this run, with the current interpreter."""
+        """The command line of this run, with the current interpreter; by default with the experiment's allowance."""
+        if allowance is None and read_experiment(self.experiment).at(self.config.budget).allowance is not None:
+            allowance = "experiment"
         config = self.config
         words = [sys.executable, "-m", "clom", "run", self.experiment, "--method", config.method]
         words += ["--budget", config.budget, "--seed", str(config.seed), "--out", str(self.folder)]
         words += ["--data", str(data)] if data else []
         words += ["--threads", str(threads)] if threads else []
         words += ["--device", device, "--precision", precision, *(["--compile"] if compile else [])]
+        words += ["--allowance", allowance] if allowance else []
         for plugin in self.plugins:
             words += ["--plugin", plugin]
         for name, value in config.overrides.items():
@@ -91,9 +95,10 @@ class Cell:
         device: str = "auto",
         precision: str = "auto",
         compile: bool = False,
+        allowance: str | None = None,
     ) -> bool:
         """Run it in a separate process; returns whether it finished."""
-        return execute_command(self.command(data, threads, device, precision, compile), self.folder)
+        return execute_command(self.command(data, threads, device, precision, compile, allowance), self.folder)
 
 
 def execute_command(command: Sequence[str], folder: Path) -> bool:

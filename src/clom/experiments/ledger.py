@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ FIGURES = (
     "cpu_minutes",
     "peak_memory_gb",
 )
+WORK = ("passes", "allowance")
+"""Figures that runs of older versions do not have."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,12 @@ class Row:
     machine: str = ""
     device: str = "cpu"
     precision: str = "float32"
+    superseded: str = ""
+    """When another run took its place; empty for a run that counts."""
 
     @property
     def key(self) -> tuple[str, str, str, int, str]:
-        """A row replaces an older one with the same key."""
+        """A row supersedes an older one with the same key."""
         return self.experiment, self.method, self.budget, self.seed, json.dumps(self.overrides, sort_keys=True)
 
     @staticmethod
@@ -71,7 +76,8 @@ class Row:
                 summary["budget"],
                 summary["seed"],
                 summary["overrides"],
-                {name: summary[name] for name in FIGURES},
+                {name: summary[name] for name in FIGURES}
+                | {name: summary[name] for name in WORK if summary.get(name) is not None},
                 {
                     "til": [after.til for after in history],
                     "cil": [after.preferred.cil for after in history],
@@ -90,6 +96,11 @@ class Row:
 
 
 def read(path: Path) -> list[Row]:
+    """The rows that count: without superseded ones; empty if there is no ledger yet."""
+    return [row for row in read_all(path) if not row.superseded]
+
+
+def read_all(path: Path) -> list[Row]:
     """All rows; empty if there is no ledger yet."""
     if not path.exists():
         return []
@@ -108,16 +119,26 @@ def read(path: Path) -> list[Row]:
 
 
 def add(path: Path, rows: Iterable[Row]) -> None:
-    """Add rows to the ledger, replacing older ones of the same runs; sorted, so that diffs are easy to read."""
-    merged = {row.key: row for row in (*read(path), *rows)}
-    lines = [json.dumps(_rounded(_written(merged[key])), sort_keys=True) for key in sorted(merged)]
+    """Add rows to the ledger; sorted, so that diffs are easy to read. Other results of the same runs stay, marked as
+    superseded."""
+    known, now = read_all(path), datetime.now(UTC).isoformat(timespec="seconds")
+    current = {row.key: row for row in known if not row.superseded}
+    superseded = [row for row in known if row.superseded]
+    for row in rows:
+        old = current.get(row.key)
+        if old is not None and _line(old) != _line(row):  # else it was recorded before
+            superseded.append(replace(old, superseded=now))
+        current[row.key] = row
+    ordered = sorted([*current.values(), *superseded], key=lambda row: (row.key, not row.superseded, row.superseded))
+    lines = [_line(row) for row in ordered]
     write_atomically(path, "".join(line + "\n" for line in lines).encode())
 
 
-def _written(row: Row) -> dict[str, Any]:
-    """Default device and precision are not written, so that older ledgers, which lack them, do not change."""
-    usual = {"device": "cpu", "precision": "float32"}
-    return {name: value for name, value in asdict(row).items() if usual.get(name) != value}
+def _line(row: Row) -> str:
+    """Usual values of newer fields are not written, so that older ledgers, which lack them, do not change."""
+    usual = {"device": "cpu", "precision": "float32", "superseded": ""}
+    written = {name: value for name, value in asdict(row).items() if usual.get(name) != value}
+    return json.dumps(_rounded(written), sort_keys=True)
 
 
 def _rounded(value: Any) -> Any:

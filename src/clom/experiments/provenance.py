@@ -47,8 +47,10 @@ def record(
     device: str = "cpu",
     precision: str = "float32",
     compile: bool = False,
+    allowance: float | None = None,
 ) -> None:
-    """Write `environment.json`. If a resumed run was started in another environment, that one is listed as well."""
+    """Write `environment.json`. If a resumed run was started in another environment, that one is listed as well. A
+    resumed run keeps its allowance unless another one is given."""
     path = folder / "environment.json"
     before = _read(path)
     if before:
@@ -57,6 +59,7 @@ def record(
         "device": device,
         "precision": precision,
         "compile": compile,
+        "allowance": before.get("allowance") if allowance is None else allowance,
         "command": list(sys.argv),
         "processes": read_launch().size,
         "seed": config.seed,

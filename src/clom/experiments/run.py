@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation, average_incremental, evaluate, forgetting
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments import provenance
+from clom.experiments.allowance import unit_of_passes
 from clom.experiments.config import RunConfig, require_plugins
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.task_result import TaskResult as TaskResult
@@ -46,6 +48,7 @@ from clom.machine import choose_device
 from clom.methods.families.base import Method, move
 from clom.methods.registry import method_class, method_info
 from clom.nets.compiling import BACKEND, require_compiler
+from clom.nets.passes import PassCounter
 from clom.stopping import StopRequest
 from clom.storage.checkpoints import RESUME_HINT, SECONDS, CheckpointFolder
 from clom.storage.model_file import load_model, save_model
@@ -80,13 +83,15 @@ def execute(
     device: str = "cpu",
     precision: str = "float32",
     compile: bool = False,
+    allowance: float | None = None,
 ) -> RunResult:
     """Execute a run, or resume it from `folder`, even within a task.
 
     While a task is learned, a checkpoint is written `every` so many seconds, and when `stop` is requested. `data` is
     the folder of data sets, for the record and for methods that need more than the stream's images. `device` and
     `precision` may be `auto`; an interrupted run keeps its precision unless another one is given. `compile` trains the
-    network with torch.compile.
+    network with torch.compile. `allowance` is the number of passes that the run may use, for the record:
+    `require_within` checks it.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, but a run needs a folder. Choose another path with --out.")
@@ -103,24 +108,27 @@ def execute(
             require_compiler(method.device)
         if len(method.tasks) < len(stream):  # a finished run keeps its record
             with writing(folder, RESUME_HINT):
-                provenance.record(folder, config, stream, data, str(method.device), chosen, compile)
+                where = str(method.device), chosen, compile
+                provenance.record(folder, config, stream, data, *where, allowance)
+            unit = unit_of_passes(config, stream.image_shape[-1])
         for task in list(stream)[len(method.tasks) :]:
             stop.raise_if_requested()
             checkpoints = CheckpointFolder(
                 folder / "checkpoints", len(method.tasks), _fingerprint(folder), every=every, stop=stop
             )
-            backend = BACKEND if compile else None
-            context = TrainingContext(on_progress, checkpoints, precision=chosen, data=data, compile_with=backend)
-            method.learn(task, context)
+            backend, passes = BACKEND if compile else None, PassCounter(unit)
+            how: dict[str, Any] = {"precision": chosen, "data": data, "compile_with": backend, "passes": passes}
+            method.learn(task, TrainingContext(on_progress, checkpoints, **how))
             book.update(method)
             evaluation = evaluate(book, method.calibrations())
             minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60
-            results.append(TaskResult(evaluation, minutes, cpu_minutes, _capacity(method)))
+            used = passes.total if math.isfinite(passes.total) else None  # NaN: resumed from an old checkpoint
+            results.append(TaskResult(evaluation, minutes, cpu_minutes, _capacity(method), used))
             with writing(folder, RESUME_HINT):
                 _save(folder, method, book, results)
             checkpoints.clear()
             on_task(results[-1], len(stream))
-        summary = _summary(config, method, results)
+        summary = _summary(config, method, results, provenance.recorded(folder).get("allowance"))
         with writing(folder, RESUME_HINT):
             write_json(folder / "summary.json", summary)
     return RunResult(folder, config, stream.class_names, results, summary)
@@ -157,7 +165,7 @@ def _same_run(config: RunConfig, folder: Path) -> bool:
 def _comparable(config: RunConfig) -> RunConfig:
     settings = method_class(config.method).settings_type.model_validate(config.settings)
     # `overrides` repeats some of the settings, under the names of that version; `common_net` changes no result.
-    unimportant = {"overrides": {}, "common_net": None}
+    unimportant: dict[str, Any] = {"overrides": {}, "common_net": None}
     return config.model_copy(update={"settings": settings.model_dump(mode="json"), **unimportant})
 
 
@@ -235,9 +243,10 @@ def _capacity(method: Method) -> dict[str, float]:
     return {group: after[-1] for group, after in method.capacity().items()}
 
 
-def _summary(config: RunConfig, method: Method, results: list[TaskResult]) -> dict[str, Any]:
+def _summary(config: RunConfig, method: Method, results: list[TaskResult], allowance: float | None) -> dict[str, Any]:
     history = [result.evaluation for result in results]
     last = history[-1]
+    passes = [result.passes for result in results if result.passes is not None]
     return {
         "experiment": config.experiment,
         "method": config.method,
@@ -255,6 +264,8 @@ def _summary(config: RunConfig, method: Method, results: list[TaskResult]) -> di
         "average_incremental_cil": average_incremental(history, lambda e: e.preferred.cil),
         "parameters": method.n_parameters(),
         "memory_bytes": method.memory_bytes,
+        "passes": sum(passes) if len(passes) == len(results) else None,
+        "allowance": allowance,
         "minutes": sum(result.minutes for result in results),
         "cpu_minutes": sum(result.cpu_minutes for result in results),
         "peak_memory_gb": round((machine.peak_memory_bytes() or 0) / 1e9, 2),

@@ -27,9 +27,12 @@ class TaskResult:
     """CPU time of all cores: comparable even if other programs run on the machine."""
     capacity: dict[str, float]
     """Gate group -> fraction of its units in use; empty for methods without gates."""
+    passes: float | None = None
+    """Training passes (`clom.nets.passes`); None if they were not counted."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        counted = {} if self.passes is None else {"passes": self.passes}
+        return counted | {
             "minutes": self.minutes,
             "cpu_minutes": self.cpu_minutes,
             "capacity": self.capacity,
@@ -39,7 +42,9 @@ class TaskResult:
     @staticmethod
     def from_json(data: dict[str, Any]) -> TaskResult:
         cpu_minutes = data.get("cpu_minutes", data["minutes"])  # older files do not have it; those runs used one core
-        return TaskResult(Evaluation.from_json(data), data["minutes"], cpu_minutes, data["capacity"])
+        return TaskResult(
+            Evaluation.from_json(data), data["minutes"], cpu_minutes, data["capacity"], data.get("passes")
+        )
 
     def to_line(self) -> str:
         """With a checksum, so that damage is noticed."""
@@ -78,6 +83,8 @@ def _checked(result: TaskResult, n_tasks: int) -> TaskResult:
     evaluation = result.evaluation
     calibrated = list(evaluation.by_calibration.values())
     rows = [evaluation.til_by_task, *(row for one in calibrated for row in (one.cil_by_task, *one.task_confusion))]
+    if result.passes is not None and not math.isfinite(result.passes):
+        raise ValueError("its number of passes is not finite")
     if evaluation.n_tasks != n_tasks or not calibrated or {len(one.task_confusion) for one in calibrated} != {n_tasks}:
         raise ValueError(f"it does not have {n_tasks} tasks")
     if any(len(row) != n_tasks or not all(map(math.isfinite, row)) for row in rows):

@@ -9,7 +9,7 @@ that is not a network: solvers, herding, projections.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -107,10 +107,13 @@ def _multiply_adds(network: nn.Module) -> Iterator[list[float]]:
         assert isinstance(weight, Tensor)
         measured.append((inputs[0] if transposed else output).numel() * weight[0].numel())
 
-    layers = [module for module in network.modules() if isinstance(module, nn.modules.conv._ConvNd | nn.Linear)]
+    modules = list(network.modules())
+    layers = [module for module in modules if isinstance(module, nn.modules.conv._ConvNd | nn.Linear)]
     handles = [layer.register_forward_hook(measure) for layer in layers]
+    compiled = any(module._compiled_call_impl is not None for module in modules)
     try:
-        yield measured
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():  # hooks would be compiled as well
+            yield measured
     finally:
         for handle in handles:
             handle.remove()

@@ -149,6 +149,8 @@ def _uncalibrated(row: Row) -> Row:
         "forgetting",
         "average_incremental_til",
         "parameters",
+        "passes",
+        "allowance",
         "minutes",
         "cpu_minutes",
         "peak_memory_gb",

@@ -16,6 +16,7 @@ from clom.experiments.catalogue import experiment_names, read_experiment
 from clom.experiments.config import RunConfig
 from clom.methods.registry import method_label, method_title
 from clom.ood.rejection import FALSE_REJECTION
+from clom.reporting.labels import work_label
 from clom.reporting.report import examples
 from clom.reporting.report.examples import short
 from clom.reporting.report.svg import Charts
@@ -147,6 +148,7 @@ class RunPage:
             ("Network", f"{config.net.kind}, {summary['parameters'] / 1e6:.2f} million parameters"),
             ("Samples kept", f"{summary['memory_bytes'] / 1000:.0f} kB" if summary["memory_bytes"] else "none"),
             ("Time", f"{summary['minutes']:.1f} minutes, at most {summary['peak_memory_gb']:.1f} GB of memory"),
+            ("Work", work_label(summary) or "not counted"),
             ("Machine", _machine(environment)),
             ("Versions", _versions(environment)),
         ]
