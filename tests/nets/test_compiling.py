@@ -15,6 +15,7 @@ from clom.learning.context import TrainingContext
 from clom.methods.families.base import Method
 from clom.nets import ResNet18Settings, compiling, make_net
 from clom.nets.compiling import compiled_networks, require_compiler
+from clom.nets.passes import PassCounter
 
 CPU = torch.device("cpu")
 SMALL = {"data.train_per_class": 24, "data.test_per_class": 10}
@@ -30,21 +31,24 @@ def fresh_counters() -> None:
     torch._dynamo.utils.counters.clear()
 
 
-def learned(name: str, backend: str | None) -> Method:
+def learned(name: str, backend: str | None) -> tuple[Method, float]:
+    """The method after two tasks, and their passes."""
     config = resolve("digits-5t", name, "smoke", 0, SMALL)
     stream = config.data.stream(None, 0)
     method = config.make_method(stream.image_shape)
+    passes = PassCounter(1e6)
     for task in stream[:2]:
-        method.learn(task, TrainingContext(compile_with=backend))
-    return method
+        method.learn(task, TrainingContext(compile_with=backend, passes=passes))
+    return method, passes.total
 
 
 @pytest.mark.filterwarnings("ignore:Task .* closed every")
 @pytest.mark.parametrize("name", ["clom", "supsup", "icarl"])
 def test_a_compiled_network_learns_the_same(name: str) -> None:
-    plain = learned(name, None)
+    plain, passes = learned(name, None)
     assert not graphs()
-    compiled = learned(name, "eager")
+    compiled, same_passes = learned(name, "eager")
+    assert passes == same_passes
     assert graphs(), "nothing was compiled"
     state = plain.state_dict()
     assert list(state) == list(compiled.state_dict())
