@@ -15,7 +15,7 @@ from clom.learning.context import TrainingContext
 from clom.methods.families.base import Method
 from clom.nets import ResNet18Settings, compiling, make_net
 from clom.nets.compiling import compiled_networks, require_compiler
-from clom.nets.passes import PassCounter
+from clom.nets.passes import PassCounter, counting
 
 CPU = torch.device("cpu")
 SMALL = {"data.train_per_class": 24, "data.test_per_class": 10}
@@ -65,6 +65,18 @@ def test_a_network_is_one_graph() -> None:
         assert not torch._dynamo.utils.counters["graph_break"]
     net(torch.rand(2, 3, 16, 16), 0, gates)
     assert graphs() == 1, "it is still compiled after the context"
+
+
+def test_counting_passes_compiles_nothing_more() -> None:
+    """The first batch, in which a network's multiply-adds are measured, is not compiled."""
+    net = make_net(ResNet18Settings(width=4), 16)
+    net.add_task()
+    counter = PassCounter(1e6)
+    with compiled_networks(torch.nn.Sequential(net), "eager"), counting(counter):
+        for _ in range(3):
+            net(torch.rand(4, 3, 16, 16), 0, {})
+        assert graphs() == 1
+    assert counter.total > 0
 
 
 def test_without_a_compiler(

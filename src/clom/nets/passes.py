@@ -77,8 +77,11 @@ class CountedNetwork(nn.Module):
         counter = _counter.get()
         if counter is None:
             return super().__call__(images, *args, **options)
-        with counting(None):
+        scope = _counter.set(None)
+        try:
             return counter.run(self, super().__call__, images, *args, **options)
+        finally:
+            _counter.reset(scope)
 
 
 def count_again(network: nn.Module, images: Tensor, passes: float) -> None:
@@ -120,4 +123,6 @@ def _multiply_adds(network: nn.Module) -> Iterator[list[float]]:
 
 
 def _has_gradient(outputs: Any) -> bool:
+    if isinstance(outputs, Tensor):
+        return outputs.requires_grad
     return any(isinstance(output, Tensor) and output.requires_grad for output in tree_leaves(outputs))
