@@ -94,11 +94,12 @@ class Mnemonics(Icarl):
         return pixels.to(torch.float32) / 255, labels
 
     def _keep_exemplars(self, task: Task, context: TrainingContext) -> None:
+        new_and_stored = self.new_and_stored(task)  # all that the network was trained on, before the memory shrinks
         self.memory.shrink(self.quota)
         best = torch.cat(self.herded(task))
         pixels, labels = self.new_data(task)
         if self.settings.exemplars.version == "prototype":
-            loss, real = self._prototype(labels[best]), self.new_and_stored(task)
+            loss, real = self._prototype(labels[best]), new_and_stored
         else:
             loss, real = self._bilevel(labels[best]), (pixels, labels)
         learned = self._optimised(pixels[best], loss, real, context, "exemplars")
