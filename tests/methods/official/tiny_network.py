@@ -1,4 +1,4 @@
-"""A tiny network and two tasks of two classes, for steps of methods that share one network between tasks."""
+"""A tiny network and tasks of two classes, for steps of methods that share one network between tasks."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def tiny_network() -> NetSettings:
 
 
 def numbered_task(number: int, per_class: int = 10) -> Task:
-    """Task 0 or 1: two classes of so many images, with labels in turn and pixels between 20 and 220."""
+    """Task 0, 1, ...: two classes of so many images, with labels in turn and pixels between 20 and 220."""
     pixels = 20 + fixed_pixels(2 * per_class, *SHAPE[:2], first=10_000 * number) // 5 * 4
-    names = ("a", "b") if number == 0 else ("c", "d")
-    return Task(
-        f"task {number}", names, Images(pixels, torch.arange(2 * per_class) % 2), Images(pixels[:0], torch.arange(0))
-    )
+    train, none = Images(pixels, torch.arange(2 * per_class) % 2), Images(pixels[:0], torch.arange(0))
+    return Task(f"task {number}", (f"class {2 * number}", f"class {2 * number + 1}"), train, none)
