@@ -86,8 +86,9 @@ def other_weights(method: Mnemonics, phase: int) -> None:
     """Factors, and weights of batch norm, other than the teacher's, in the order of the layers."""
     if phase == 0:
         trained = dict(method.backbone.named_parameters())
-        layers = "net.layers.0.parametrizations.weight.0.factors", "net.layers.1.weight", "net.layers.1.bias"
-        layers += "net.layers.3.parametrizations.weight.0.factors", "net.layers.4.weight", "net.layers.4.bias"
+        kernels = [f"net.layers.{layer}.parametrizations.weight.0.factors" for layer in (0, 3)]
+        norms = [[f"net.layers.{layer}.{name}" for name in ("weight", "bias")] for layer in (1, 4)]
+        layers = [kernels[0], *norms[0], kernels[1], *norms[1]]
         fill([trained[name] for name in layers], 20, 0.5)
 
 
