@@ -101,6 +101,8 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
         "and without the last partial batch.",
         "Features and logits come from one forward pass; the official code makes two, which update normalisation "
         "statistics twice.",
+        "A step draws as many noisy prototypes as the batch has images; the official code draws the nominal batch "
+        "size, also for a smaller last batch.",
         "Without the brightness jitter of the official code.",
         "The first task is as small as the others: the publication starts with half of all classes.",
     ),
@@ -118,6 +120,8 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
         "is `exemplars.version: bilevel`.",
         "Learned exemplars are stored as float32 and counted as such; rounded to bytes, as in the official code, they"
         " would hardly change.",
+        "Exemplars are normalised with 0.5 and 0.2 while they are learned, and stay within the range of pixels; the "
+        "official code uses CIFAR-100's statistics of each channel and bounds nothing.",
         "At budget cpu the exemplars' learning rate is a thousand times the published one, with Adam, and kernels are"
         " trained instead of one factor per kernel (weight transfer).",
     ),
@@ -128,6 +132,7 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
         "At budget cpu the two parameters of a correction are learned at 20 times the published rate: with 20 "
         "validation images an epoch is a single step.",
         "Corrections of earlier tasks are applied in training, in the teacher and in tests, as in that code.",
+        "The teacher is in evaluation mode; that code leaves the first task's in training mode, by oversight.",
     ),
     "derpp": (
         "Hyper-parameters for 2,000 stored images are not published: they lie between those for 500 and 5,120.",
