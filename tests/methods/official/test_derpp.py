@@ -45,6 +45,12 @@ SECOND = {
 RESERVOIR = [38, 1, 2, 3, 12, 15, 18, 21, 24, 27, 30, 33]
 """The stored images, numbered over both tasks."""
 LOGITS = (5.2962047, 0.41652781)
+LOSSES = [
+    *[1.349068, 2.1251359, 2.0361724, 1.8633897, 1.8485956, 1.7834728, 1.7410305, 1.6744049],
+    *[2.9108398, 2.8609612, 2.6799009, 2.6568432, 2.5402398, 2.5432906, 2.4616818, 2.4905386],
+]
+OUTPUTS = (10.175773, 0.24389069)
+"""Of sixteen steps, and of the network after them for all images."""
 
 pytestmark = pytest.mark.usefixtures("in_order", "fixed_draws")
 
@@ -106,3 +112,19 @@ def test_the_reservoir_is_the_official_one() -> None:
     assert torch.equal(method.reservoir.pixels, images[RESERVOIR])
     assert method.reservoir.labels.tolist() == [2, 1, 0, 1, 0, 1, 0, 3, 2, 3, 2, 3]
     assert agrees(method.reservoir.outputs, LOGITS)
+
+
+def test_sixteen_steps_end_where_the_official_ones_do() -> None:
+    """Two epochs of four batches on each task: reservoir, normalisation statistics and weights stay together."""
+    method = make(
+        plan={"epochs": 2, "batch": 5, "schedule": {"kind": "constant"}}, optimiser={"kind": "sgd", "lr": 0.1}
+    )
+    fill(list(method.parameters()), 0, 0.5)
+    losses = list[float]()
+    for number in (0, 1):
+        recorder = StepRecorder(lambda phase, parameters: None)
+        method.learn(numbered_task(number), recorder)
+        losses += [step.loss for step in recorder.recorded]
+    assert losses == pytest.approx(LOSSES, abs=1e-5)
+    images = torch.cat([numbered_task(number).train.pixels for number in (0, 1)])
+    assert agrees(method.scores(images), OUTPUTS)
