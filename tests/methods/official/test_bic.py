@@ -16,9 +16,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from clom.learning import loop
 from clom.methods import bic
 from clom.methods.bic import Bic, BicSettings
-from methods.official.recording import Step, StepRecorder, differing, fill
+from methods.official.recording import Step, StepRecorder, agrees, differing, fill
 from methods.official.tiny_network import SHAPE, numbered_task, tiny_network
 
 CROSS_ENTROPY, DISTILLATION = 1.5766407, 0.70842725
@@ -46,6 +47,16 @@ SECOND = {
 CORRECTION_LOSS, CORRECTION_GRADIENT = 1.5040514, [0.026693385, -0.073179871]
 CORRECTION = [0.74351335, 0.20896396]
 """alpha and beta of the second task."""
+LOSSES = [
+    *[1.246945, 1.118901, 0.9189439, 0.699629, 0.7000986, 1.125576, 1.248658, 1.28685, 1.251477, 0.78144],
+    *[0.4230224, 0.4528542, 0.4641272, 0.4586535, 0.7261027, 1.053606, 1.024629, 0.9555855, 0.8571802, 0.7008825],
+    *[3.415707, 3.403061, 3.37791, 3.346921, 3.344359, 3.398606, 3.392594, 3.370982, 3.340437, 3.842684],
+    *[3.847548, 3.831373, 3.792607, 3.800984, 3.920028, 3.880558, 3.818418, 3.732796, 3.587498, 3.528257],
+    *[3.55085, 3.55233, 3.541524, 3.541874, 3.605174, 3.617307, 3.602228, 3.570485, 3.564059, 3.563895],
+    *[3.551801, 3.526473, 3.460053, 3.508954, 3.51625, 3.510744, 3.488872, 3.436298],
+]
+CORRECTION_AFTER_MANY_STEPS = [1.3204753, -0.22274995]
+OUTPUTS = (4.9847973, 0.081442236)
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +134,30 @@ def test_as_many_images_are_stored_as_officially() -> None:
     learned(method)
     assert torch.bincount(method.exemplars()[1]).tolist() == [9, 9, 9, 9]
     assert len(method.held_out) == 4
+
+
+def test_many_steps_end_where_the_official_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two epochs of batches of four on each task, exemplars first and validation images last, with their momentum."""
+    order = torch.tensor([*range(40, 76), *range(18), *range(19, 37), 38, 18, 39, 37])
+
+    def official_order(n: int, batch: int, randomness: object, device: object = None) -> tuple[Tensor, ...]:
+        return (torch.arange(n) if n != len(order) else order).split(batch)
+
+    monkeypatch.setattr(loop, "shuffled_batches", official_order)
+    method = make(
+        plan={"epochs": 2, "batch": 4, "schedule": {"kind": "constant"}},
+        optimiser={"kind": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 2e-4},
+    )
+
+    def new_rows(phase: int, parameters: list[nn.Parameter]) -> None:
+        if phase == 0:
+            fill(parameters[8:], 30, 0.5)
+
+    recorders = StepRecorder(first_weights), StepRecorder(new_rows)
+    for number, recorder in enumerate(recorders):
+        method.learn(numbered_task(number, per_class=20), recorder)
+    steps = [step for recorder in recorders for step in recorder.recorded if step.phase == 0]
+    assert [step.loss for step in steps] == pytest.approx(LOSSES, abs=2e-5)
+    torch.testing.assert_close(method.corrections[1].data, torch.tensor(CORRECTION_AFTER_MANY_STEPS), atol=1e-5, rtol=0)
+    images = torch.cat([numbered_task(number, per_class=20).train.pixels for number in (0, 1)])
+    assert agrees(method.corrected(method.scores(images)), OUTPUTS)

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from clom.methods.icarl import Icarl, IcarlSettings
 from clom.methods.lwf_r import LwfR, LwfRSettings
 from clom.nets.plain import CosineHead
-from methods.official.recording import Step, StepRecorder, differing, fill
+from methods.official.recording import Step, StepRecorder, differing, fill, in_order
 from methods.official.tiny_network import SHAPE, numbered_task, tiny_network
+
+__all__ = ["in_order"]
 
 CROSS_ENTROPY, DISTILLATION = 2.5864239, 0.38865724
 FIRST = {
@@ -53,6 +55,18 @@ MEANS = [
     [-0.3669802, 0.1839652, 0.3961154, 0.5784377, 0.5829673, 0.0115739],
 ]
 
+LOSSES = [
+    *[3.3503394, 3.0183334, 2.7436323, 2.0650856, 1.9020863],
+    *[0.8742609, 0.94578969, 0.85061079, 1.024183, 1.0973901],
+    *[0.83553337, 0.82204213, 0.82657957, 0.8294522, 0.72750256, 2.8332982, 4.677846],
+    *[0.7965859, 0.87479252, 0.96433401, 1.0139958, 0.89554739, 1.6377649, 3.0948489],
+]
+MEANS_AFTER_MANY_STEPS = [
+    [-0.1498879, 0.3850825, 0.3220899, 0.733787, 0.3673663, 0.2282583],
+    [-0.0580271, 0.299254, 0.3453, 0.7974268, 0.3834912, 0.069948],
+    [-0.019579, 0.3084484, 0.3570962, 0.7584403, 0.4402865, 0.08874],
+    [-0.0521841, 0.3223572, 0.3861219, 0.6767613, 0.4988197, 0.1935089],
+]
 
 COMMON = {
     "memory": {"size": 8, "rounding": "ceil"},
@@ -136,3 +150,17 @@ def test_class_means_are_the_official_ones() -> None:
     method = icarl()
     learn_two_tasks(method)
     torch.testing.assert_close(method.means, torch.tensor(MEANS), atol=1e-5, rtol=0)
+
+
+@pytest.mark.usefixtures("in_order")
+def test_many_steps_end_where_the_official_ones_do() -> None:
+    """Two epochs of batches of four on each task; a class's four exemplars form a batch. With their momentum."""
+    method = icarl(
+        plan={"epochs": 2, "batch": 4, "schedule": {"kind": "constant"}},
+        optimiser={"kind": "sgd", "lr": 0.02, "momentum": 0.9, "weight_decay": 5e-4},
+    )
+    recorders = StepRecorder(first_weights), StepRecorder(lambda phase, parameters: None)
+    for number, recorder in enumerate(recorders):
+        method.learn(numbered_task(number), recorder)
+    assert [step.loss for recorder in recorders for step in recorder.recorded] == pytest.approx(LOSSES, abs=1e-5)
+    torch.testing.assert_close(method.means, torch.tensor(MEANS_AFTER_MANY_STEPS), atol=1e-5, rtol=0)
