@@ -141,7 +141,7 @@ def test_many_steps_end_where_the_official_ones_do(monkeypatch: pytest.MonkeyPat
     order = torch.tensor([*range(40, 76), *range(18), *range(19, 37), 38, 18, 39, 37])
 
     def official_order(n: int, batch: int, randomness: object, device: object = None) -> tuple[Tensor, ...]:
-        return (torch.arange(n) if n != len(order) else order).split(batch)
+        return torch.split(torch.arange(n) if n != len(order) else order, batch)
 
     monkeypatch.setattr(loop, "shuffled_batches", official_order)
     method = make(
