@@ -73,7 +73,7 @@ def _compact_module(module: AnyModule, task: int, gates: Gates, units: dict[str,
         elif isinstance(child, GatedResidual):
             clone._modules[name] = _compact_residual(child, task, units)
         elif isinstance(child, GatedJoin):
-            clone._modules[name] = _Selection(child, gates[child.gate_out], units)
+            clone._modules[name] = Selection(child, gates[child.gate_out], units)
         else:
             clone._modules[name] = None if child is None else _compact_module(child, task, gates, units)
     return clone
@@ -135,7 +135,7 @@ def spread_units(units: Tensor, spread: int) -> Tensor:
     return (units[:, None] * spread + torch.arange(spread, device=units.device)).flatten()
 
 
-class _Selection(nn.Module):
+class Selection(nn.Module):
     """An identity shortcut between two compacted groups; target units that are closed in the source become zero.
 
     Implemented as a 1x1 convolution with a 0/1 matrix: exact, and in channels_last more than twice as fast as indexing

@@ -70,19 +70,25 @@ class GatedConv2d(nn.Conv2d):
         result: Tensor = super()._conv_forward(values, weight, bias)
         return result
 
-    def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:  # type: ignore[override]
-        """`a * norm(conv(x))`, with the gate multiplied into the smallest tensors (see the module's docstring)."""
+    def forward(  # type: ignore[override]
+        self, values: Tensor, task: int, gates: Gates, *, added: Tensor | None = None, relu: bool = False
+    ) -> Tensor:
+        """`a * norm(conv(x))`, with the gate multiplied into the smallest tensors (see the module's docstring); then
+        plus `added`, and through a ReLU if `relu` is set, which inference fuses with the convolution."""
         gate = gates.get(self.gate_out)
-        if not self.normalised:
+        if self.normalised:
+            (norm,) = self.norms_of(task)
+            outputs = gated_norm(norm, self._conv_forward(values, self.weight, self.bias), gate)
+        else:
             weight, bias = self.weight, self.bias
             if gate is not None:
                 weight = weight * per_channel(gate, weight.ndim, 0)
                 bias = bias * gate if bias is not None else None
-            ungated: Tensor = self._conv_forward(values, weight, bias)
-            return ungated
-        values = self._conv_forward(values, self.weight, self.bias)
-        (norm,) = self.norms_of(task)
-        return gated_norm(norm, values, gate)
+            outputs = self._conv_forward(values, weight, bias)
+        # In place, since nothing else needs the values: half of the time outside convolutions is memory traffic.
+        if added is not None:
+            outputs += added
+        return F.relu_(outputs) if relu else outputs
 
 
 def _conv_2x2_pixels(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -168,6 +174,17 @@ class GatedResidual(nn.Linear):
 
 
 GatedLayer = GatedConv2d | GatedLinear | GatedResidual
+
+
+def max_pool(values: Tensor, size: int) -> Tensor:
+    """`F.max_pool2d(values, size)`, which on a CPU always computes indices for a backward pass; where no gradient is
+    needed, maxima of shifted views take half of the time."""
+    needs_gradient = values.requires_grad and torch.is_grad_enabled()
+    if size != 2 or needs_gradient or values.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.max_pool2d(values, size)
+    height, width = (side // 2 * 2 for side in values.shape[2:])
+    rows = torch.maximum(values[:, :, :height:2, :width], values[:, :, 1:height:2, :width])
+    return torch.maximum(rows[..., ::2], rows[..., 1::2])
 
 
 class GatedJoin(nn.Module):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from clom.errors import UserError
 from clom.nets.gates import Gates
 from clom.nets.layers import Net
+from clom.nets.packed import packed
 
 
 class Protection(nn.Module, ABC):
@@ -53,7 +54,7 @@ class Protection(nn.Module, ABC):
         if compacted is None:
             # Not a lambda: a deep copy of the method must use its own copy of the network.
             return partial(self.features, task=task), torch.arange(self.net.n_features, device=self.device)
-        small, kept = compacted
+        small, kept = packed(compacted[0]), compacted[1]
         return lambda images: cast(Tensor, small(images, 0, {})), kept
 
     @abstractmethod

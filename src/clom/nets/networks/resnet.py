@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from clom.nets.gates import Gates
 from clom.nets.layers import GatedConv2d, GatedJoin, Net
@@ -58,11 +57,10 @@ class Block(nn.Module):
         )
 
     def forward(self, values: Tensor, task: int, gates: Gates) -> Tensor:
-        # In place if nothing else needs the values: half of the time outside convolutions is memory traffic.
-        inner = F.relu_(self.conv1(values, task, gates))
-        outer: Tensor = self.conv2(inner, task, gates)
-        outer += self.shortcut(values, task, gates)
-        return F.relu_(outer) if self.final_relu else outer
+        inner = self.conv1(values, task, gates, relu=True)
+        shortcut = self.shortcut(values, task, gates)
+        outer: Tensor = self.conv2(inner, task, gates, added=shortcut, relu=self.final_relu)
+        return outer
 
 
 class ResNet18(Net):
@@ -96,7 +94,7 @@ class ResNet18(Net):
         self.n_features = n_in
 
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
-        values = F.relu_(self.stem((images - 0.5) / 0.5, task, gates))
+        values = self.stem((images - 0.5) / 0.5, task, gates, relu=True)
         for block in self.blocks:
             values = block(values, task, gates)
         return values.mean((2, 3))
