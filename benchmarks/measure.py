@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -80,10 +82,15 @@ def figure(
     return Figure(group, name, statistics.median(values), unit, low, high, len(values), at_most, at_least, note)
 
 
+def now() -> float:
+    """Seconds. With one thread the processor's time, which other programs on the machine hardly affect."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
 def seconds(action: Callable[[], object]) -> float:
-    started = time.perf_counter()
+    started = now()
     action()
-    return time.perf_counter() - started
+    return now() - started
 
 
 def interleaved(variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:

@@ -100,8 +100,11 @@ def live_bytes() -> int:
     """The bytes of all reachable tensors, each storage counted once."""
     gc.collect()
     # Other tensor types, such as the fake tensors of exporters, hold no memory.
-    storages = [thing.untyped_storage() for thing in gc.get_objects() if type(thing) in (Tensor, nn.Parameter)]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    tensors = [thing for thing in gc.get_objects() if type(thing) in (Tensor, nn.Parameter)]
+    storages = [tensor.untyped_storage() for tensor in tensors if not tensor.is_mkldnn]
+    # Packed weights do not show their storage: their padding, less than 16 channels, is not counted.
+    packed = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.is_mkldnn)
+    return packed + sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def loading_figures(quick: bool = False) -> list[Figure]:

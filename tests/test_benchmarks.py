@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from benchmarks import __main__ as command
 from benchmarks import four_pixels
 from benchmarks.crash import Crasher, crash
 from benchmarks.inference import predict
-from benchmarks.measure import figure, interleaved, ratios
+from benchmarks.measure import figure, interleaved, ratios, seconds
 from benchmarks.models import Masked, random_pixels, subject, untrained
 from benchmarks.report import markdown, number
 from benchmarks.storage import live_bytes
@@ -76,6 +77,14 @@ def test_the_masked_model_is_the_same_model() -> None:
     assert not masked._networks
 
 
+def test_one_thread_is_timed_by_the_processor(restored_threads: None) -> None:
+    """Otherwise other programs on the machine would count."""
+    torch.set_num_threads(1)
+    assert seconds(lambda: time.sleep(0.2)) < 0.1
+    torch.set_num_threads(2)
+    assert seconds(lambda: time.sleep(0.2)) >= 0.2
+
+
 def test_living_tensors_are_counted_once() -> None:
     before = live_bytes()
     block = torch.zeros(1000)
@@ -114,9 +123,12 @@ def test_everything_is_measured_and_written(tmp_path: Path, capsys: pytest.Captu
     assert all(entry["unit"] and len(entry["quartiles"]) == 2 for entry in figures)
     assert all(entry["median"] >= 0 for entry in figures if entry["unit"] != "%")  # what costs nothing may cost less
     limited = [entry for entry in figures if entry["limit"] is not None]
-    # Two steps, four of answering each network less the two of cutting it, two calibrations, four of memory, two of
-    # checkpoints, one of device waits; the quick precision has no limit.
-    assert len(limited) == 2 + 6 + 2 + 4 + 2 + 1
+    # Two steps, three of answering with each network, two against onnxruntime for each, two calibrations, four of
+    # memory, two of checkpoints, one of device waits; the quick precision has no limit.
+    assert len(limited) == 2 + 6 + 4 + 2 + 4 + 2 + 1
+    differences = [entry["median"] for entry in figures if entry["name"] == "largest difference of a score"]
+    assert len(differences) == 4
+    assert max(differences) < 1e-3, "both sides answer the same question"
     for part in ("augmentation", "network", "loss", "update"):
         assert sum(entry["name"] == f"part: {part}" for entry in figures) == 3
     same = [entry for entry in limited if "different predictions" in entry["name"]]
