@@ -65,5 +65,5 @@ def _against(group: str, model: Clom, other: Callable[[Tensor], Tensor], pixels:
     return [
         figure(group, "ours / onnxruntime, images per second", gain, "x", at_least=1.0),
         *(figure(group, name, speed, "images/s") for name, speed in speeds.items()),
-        figure(group, "largest difference of a score", [difference], ""),
+        figure(group, "largest difference of a score", [difference], "points"),
     ]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from clom import threads
 from clom.threads import Workers
 
 
@@ -47,6 +48,13 @@ def test_results_are_in_order_and_a_single_job_has_all_threads() -> None:
     assert workers.run([torch.get_num_threads]) == [4]
     assert workers.run([threading.get_ident]) == [threading.get_ident()]
     assert workers.run([]) == []
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_quick_jobs_are_not_worth_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_PATIENCE", 60)
+    assert Workers().run([threading.get_ident] * 5) == [threading.get_ident()] * 5
+    assert Workers().run([torch.get_num_threads] * 5) == [1] * 5
 
 
 @pytest.mark.usefixtures("four_threads")

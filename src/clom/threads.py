@@ -7,13 +7,18 @@ programs delay one of them. Several operations, each on one thread, gain all of 
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 
 Result = TypeVar("Result")
+
+_PATIENCE = 0.01
+"""Seconds that the caller works alone: on a busy machine, waiting for another thread takes as long."""
 
 
 class Workers:
@@ -31,23 +36,43 @@ class Workers:
         """The results of all jobs, in order. The threads of torch that the caller may use are divided among the jobs
         that run at the same time."""
         n_threads = torch.get_num_threads()
-        share = n_threads // max(1, min(n_threads, len(jobs)))
-        if share == n_threads:  # one thread, or one job for all threads
+        at_once = max(1, min(n_threads, len(jobs)))
+        if at_once == 1:
             return [job() for job in jobs]
+        results: list[Future[Result]] = [Future() for _ in jobs]
+        waiting = deque(zip(results, jobs, strict=True))
+        finished = threading.Event()
         with_gradients = torch.is_grad_enabled()
 
-        def alone(job: Callable[[], Result]) -> Result:
-            torch.set_num_threads(share)  # of this worker, and of threads that start later
+        def work() -> None:
             with torch.set_grad_enabled(with_gradients):
-                return job()
+                while waiting:
+                    try:
+                        result, job = waiting.popleft()
+                    except IndexError:
+                        return  # another thread was faster
+                    torch.set_num_threads(n_threads // at_once)  # of this thread, and of threads that start later
+                    try:
+                        result.set_result(job())
+                    except Exception as problem:
+                        result.set_exception(problem)
 
+        def help_if_it_takes_long() -> None:
+            if not finished.wait(_PATIENCE):
+                work()
+
+        for _ in range(at_once - 1):
+            self._threads(n_threads).submit(help_if_it_takes_long)
         try:
-            return list(self._threads(n_threads).map(alone, jobs))
+            work()
+            return [result.result() for result in results]
         finally:
+            finished.set()
+            waiting.clear()
             torch.set_num_threads(n_threads)
 
     def _threads(self, count: int) -> ThreadPoolExecutor:
         if self._pool is None or self._made_for != (os.getpid(), count):  # a forked process has no threads of its own
-            self._pool = ThreadPoolExecutor(count, "clom")
+            self._pool = ThreadPoolExecutor(count - 1, "clom")
             self._made_for = os.getpid(), count
         return self._pool

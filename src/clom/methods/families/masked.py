@@ -166,15 +166,17 @@ class MaskedMethod(Method):
     def _images_at_once(self) -> int:
         """On a CPU so few that their activations stay in its caches; larger batches gain nothing there."""
         small = self.device.type == "cpu" and not self.protection.net.has_frozen_backbone
-        return 16 if small else self._batch_size
+        return 32 if small else self._batch_size
 
     def _batch_blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         """The blocks of one batch: each task's network on a few images at a time, side by side."""
         networks = [self._network(task) for task in tasks]
-        parts = [self._views(part) for part in torch.split(pixels, self._images_at_once)]
-        jobs = [partial(network, views) for views in parts for network in networks]
-        scores = self._workers.run(jobs) if self.device.type == "cpu" else [job() for job in jobs]
+        parts = self._run([partial(self._views, part) for part in torch.split(pixels, self._images_at_once)])
+        scores = self._run([partial(network, views) for views in parts for network in networks])
         return [torch.cat(scores[number :: len(networks)]) for number in range(len(networks))]
+
+    def _run(self, jobs: Sequence[Callable[[], Tensor]]) -> list[Tensor]:
+        return self._workers.run(jobs) if self.device.type == "cpu" else [job() for job in jobs]
 
     def task_logits(self, images: Tensor, task: int) -> Tensor:
         return self._network(task)(self._views(images))

@@ -81,7 +81,7 @@ class AlexNet(Net):
                 values = dropout(F.relu(values), p, self.training)
                 values = F.max_pool2d(values, pool) if pool > 1 else values
             else:  # the same result, with the ReLU on a quarter of the values
-                values = F.relu(max_pool(values, pool) if pool > 1 else values)
+                values = F.relu_(max_pool(values, pool) if pool > 1 else values)
         # Flattening is channel-major in any memory format, as `spread` requires.
         values = self.fc(torch.flatten(values, 1), gates)
         return dropout(F.relu(values) if self.final_relu else values, self.last_dropout, self.training)
