@@ -103,8 +103,9 @@ def live_bytes() -> int:
     tensors = [thing for thing in gc.get_objects() if type(thing) in (Tensor, nn.Parameter)]
     storages = [tensor.untyped_storage() for tensor in tensors if not tensor.is_mkldnn]
     # Packed weights do not show their storage: their padding, less than 16 channels, is not counted.
-    packed = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.is_mkldnn)
-    return packed + sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    packed: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.is_mkldnn)
+    plain: int = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    return packed + plain
 
 
 def loading_figures(quick: bool = False) -> list[Figure]:

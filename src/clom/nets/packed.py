@@ -24,7 +24,8 @@ def packed(net: Net) -> Net:
     """The same function as the compact network `net`, with packed convolutions if it is on a CPU with oneDNN."""
     parameters = list(net.parameters())
     on_cpu = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)
-    return _packed_module(net) if parameters and on_cpu and torch.backends.mkldnn.is_available() else net
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return _packed_module(net) if parameters and on_cpu and has_onednn else net
 
 
 def _packed_module(module: AnyModule) -> AnyModule:
@@ -71,9 +72,8 @@ class PackedConv2d(nn.Module):
         """The layout depends on the size of the images, but not on their number."""
         size, weight = self._packed
         if size != values.shape[2:]:
-            weight = torch._C._nn.mkldnn_reorder_conv2d_weight(
-                self._plain_weight().to_mkldnn(), *self._geometry, list(values.shape)
-            )
+            plain = self._plain_weight().to_mkldnn()
+            weight = torch._C._nn.mkldnn_reorder_conv2d_weight(plain, *self._geometry, list(values.shape))  # type: ignore[call-arg]
             self._packed = values.shape[2:], weight  # in one step: several threads may use this layer
         return weight
 

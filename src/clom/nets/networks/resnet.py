@@ -94,7 +94,7 @@ class ResNet18(Net):
         self.n_features = n_in
 
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
-        values = self.stem((images - 0.5) / 0.5, task, gates, relu=True)
+        values: Tensor = self.stem((images - 0.5) / 0.5, task, gates, relu=True)
         for block in self.blocks:
             values = block(values, task, gates)
         return values.mean((2, 3))
