@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.nets import AlexNetSettings, Net, NetSettings, ResNet18Settings, make_net
-from clom.nets.layers import GatedConv2d, GatedJoin, GatedLinear
+from clom.nets.layers import GatedConv2d, GatedJoin, GatedLinear, max_pool
 
 TINY = AlexNetSettings(
     channels=(4, 5, 6), kernels=(3, 3, 2), paddings=(1, 1, 0), pools=(2, 1, 1), hidden=7, dropout=(0.0, 0.0)
@@ -227,3 +227,31 @@ def test_other_convolutions_of_2x2_pixels_are_unchanged() -> None:
         layer = GatedConv2d(3, 5, kernel, stride=stride, padding=padding, gate_in=None, gate_out="a", bias=False)
         wanted = F.conv2d(values, layer.weight, stride=stride, padding=padding)
         torch.testing.assert_close(layer(values, 0, {}), wanted)
+
+
+@pytest.mark.parametrize("side", [2, 5, 8])
+@pytest.mark.parametrize("size", [2, 3])
+def test_pooling_without_a_gradient_is_the_same(side: int, size: int) -> None:
+    if side < size:
+        return
+    values = torch.randn(3, 4, side, side, generator=torch.Generator().manual_seed(0))
+    values[0, 0, 0, 0] = torch.nan
+    expected = F.max_pool2d(values, size)
+    torch.testing.assert_close(max_pool(values, size), expected, rtol=0, atol=0, equal_nan=True)
+    trained = values.clone().requires_grad_()
+    torch.testing.assert_close(max_pool(trained, size), expected, rtol=0, atol=0, equal_nan=True)
+    assert max_pool(trained, size).grad_fn is not None
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_convolution_adds_and_rectifies_its_outputs(norm: bool) -> None:
+    torch.manual_seed(0)
+    layer = GatedConv2d(3, 4, 3, gate_in=None, gate_out="a", padding=1, norm=norm)
+    layer.add_task()
+    layer.eval()
+    values, added = torch.randn(2, 3, 5, 5), torch.randn(2, 4, 5, 5)
+    gates = {"a": torch.tensor([1.0, 0.0, 1.0, 0.5])}
+    plain = layer(values, 0, gates)
+    assert torch.equal(layer(values, 0, gates, added=added), plain + added)
+    assert torch.equal(layer(values, 0, gates, relu=True), F.relu(plain))
+    assert torch.equal(layer(values, 0, gates, added=added, relu=True), F.relu(plain + added))

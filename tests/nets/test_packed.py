@@ -75,6 +75,7 @@ def test_weights_are_packed_again_for_images_of_another_size() -> None:
                 )
                 torch.testing.assert_close(fast(images, 0, {}, relu=relu), layer(images, 0, {}, relu=relu))
             assert torch.equal(added, before)
+            assert fast._packed[0] == (size, size)
 
 
 def test_other_precisions_and_unusual_layers_stay_as_they_are() -> None:

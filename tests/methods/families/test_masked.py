@@ -11,6 +11,7 @@ from torch import Tensor
 from clom.data.images import Images
 from clom.data.stream import Stream, Task
 from clom.learning.protection.supermask import MaskedHead
+from clom.methods.families.base import LearnedTask
 from clom.methods.families.masked import MaskedMethod
 from clom.methods.registry import method_class
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
@@ -72,3 +73,21 @@ def test_scale_of_sorted_data_represents_every_class(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(method, "block", block)
     assert float(method._typical_score(task, 0)) == pytest.approx(14.5, abs=0.2)
     assert asked == [2000]
+
+
+def test_neither_threads_nor_the_number_of_images_change_the_scores() -> None:
+    model = make("hat", NETS["resnet"], 0)
+    for name in ("a", "b", "c"):
+        model.open_task(LearnedTask(name, (f"{name}1", f"{name}2")))
+    pixels = torch.randint(0, 256, (70, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    before = torch.get_num_threads()
+    scores = {}
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            scores[threads] = torch.cat(model.blocks(pixels), 1)
+        alone = torch.cat([torch.cat(model.blocks(image[None]), 1) for image in pixels])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(scores[1], scores[3])
+    torch.testing.assert_close(alone, scores[1], rtol=1e-5, atol=1e-6)
