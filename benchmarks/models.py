@@ -15,7 +15,7 @@ from clom.learning.learners.contrastive import ContrastiveSettings
 from clom.learning.loop import Plan
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import LearnedTask, seeded
-from clom.methods.families.masked import TaskNetwork
+from clom.methods.families.task_network import TaskNetwork
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 
 

@@ -14,7 +14,7 @@ from clom.data.images import to_unit
 from clom.data.memory import Memory, per_class
 from clom.data.stratified import balanced_rows
 from clom.data.stream import Task
-from clom.data.views import average_flipped, rotations, with_flipped
+from clom.data.views import rotations, with_flipped
 from clom.errors import UserError
 from clom.learning.calibration import Affine, CalibrationSettings, fit_to_memory
 from clom.learning.context import TrainingContext
@@ -24,6 +24,7 @@ from clom.learning.loop import generator
 from clom.learning.protection.base import Protection
 from clom.methods.families.base import Blocks, LearnedTask, Method
 from clom.methods.families.graphs import MaskedScores, TaskScores
+from clom.methods.families.task_network import TaskNetwork
 from clom.nets import NetSettings
 from clom.nets.gates import Gates
 from clom.nets.networks.adapters import AdapterNet
@@ -319,30 +320,6 @@ def _clear_networks(method: nn.Module, _: object) -> None:
     """Cached networks hold the weights from before loading."""
     assert isinstance(method, MaskedMethod)
     method._networks = {}
-
-
-class TaskNetwork:
-    """A learned task's scores from views, by the compact network and head: closed units are cut off.
-
-    `features_of` computes the features at the indices `kept`; the others are always zero.
-    """
-
-    def __init__(
-        self, features_of: Callable[[Tensor], Tensor], kept: Tensor, head: nn.Module, rotations: int, flip_tta: bool
-    ) -> None:
-        self.features_of, self.head, self.rotations, self.flip_tta = features_of, head, rotations, flip_tta
-        if isinstance(head, nn.Linear) and len(kept) < head.in_features:
-            self.head = nn.Linear(len(kept), head.out_features)
-            self.head.weight = nn.Parameter(head.weight.detach()[:, kept].contiguous(), requires_grad=False)
-            self.head.bias = head.bias
-
-    def __call__(self, views: Tensor) -> Tensor:
-        """Eq. 6: rotation r of the image reads block r of the head, and the blocks are averaged."""
-        outputs = self.head(self.features_of(views))
-        by_rotation = outputs.view(self.rotations, -1, self.rotations, outputs.shape[1] // self.rotations)
-        own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
-        scores = own.mean(-1)
-        return average_flipped(scores) if self.flip_tta else scores
 
 
 def _constant(values: Tensor) -> nn.Parameter:
