@@ -209,9 +209,9 @@ def test_a_value_is_not_a_group() -> None:
 
 
 def test_a_setting_of_another_head_is_refused() -> None:
-    """The paper's head is trained by SGD and has no number of stored views."""
-    with pytest.raises(UserError, match=r"'learning\.head\.views'.*plan"):
-        resolve("mnist-5t", "clom", "paper", overrides={"learning.head.views": 3})
+    """The paper's head is trained by SGD and has no solver with iterations."""
+    with pytest.raises(UserError, match=r"'learning\.head\.iterations'"):
+        resolve("mnist-5t", "clom", "paper", overrides={"learning.head.iterations": 3})
 
 
 # --- small parts ------------------------------------------------------------------------------------------------------
