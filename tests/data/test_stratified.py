@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.held_out import held_out
 from clom.data import catalog
 from clom.data.folders import Pictures
 from clom.data.images import DataSet, Images
@@ -97,12 +97,34 @@ def test_bic() -> None:
 def test_recipes_chosen_on_training_images(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = DataSet("numbers", NAMES, numbered(), numbered())
     monkeypatch.setattr(catalog, "load", lambda *_: dataset)
-    stream = held_out(DataSettings(set="numbers", classes_per_task=3, train_per_class=8), None, seed=0)
+    stream = DataSettings(set="numbers", classes_per_task=3, train_per_class=8, held_out=0.2).stream(None, seed=0)
     assert rows_of(stream[0].train, stream[0].validation, stream.tests[0]) == [
-        [10, 22, 14, 9, 0, 7, 5, 21, 19, 16, 3, 1, 6, 24, 20],
-        [13, 8, 2],
-        [4, 11, 12],
+        [0, 1, 2, 3, 7, 8, 13, 14, 19, 20, 21, 22, 24],
+        [6, 9, 16],
+        [4, 5, 10, 11, 12],
     ]
+
+
+def test_images_to_choose_settings_by_are_neither_learned_nor_tested(digits: DataSet) -> None:
+    wanted = DataSettings(set="digits", classes_per_task=2, held_out=0.2)
+    black = replace(digits, test=Images(torch.zeros_like(digits.test.pixels), digits.test.labels))
+    for dataset in (digits, black):  # the test images make no difference
+        stream = wanted.tasks_of(dataset, seed=0)
+        held = contents(*stream.tests)
+        learned = contents(*(part for task in stream for part in (task.train, task.validation)))
+        assert len(held) == sum(round(0.2 * int((digits.train.labels == label).sum())) for label in range(10))
+        assert len(held) + len(learned) == len(digits.train)
+        assert set(held) | set(learned) == set(contents(digits.train))
+        assert not set(held) & set(learned)
+    other_seed = wanted.tasks_of(digits, seed=1)
+    assert contents(*other_seed.tests) == held, "the same for every seed"
+    first = wanted.model_copy(update={"first_tasks": 3}).tasks_of(digits, seed=0)
+    assert contents(*first.tests) == contents(*stream.tests[:3])
+    assert contents(first[2].train) == contents(stream[2].train)
+
+
+def contents(*parts: Images) -> list[bytes]:
+    return [image.numpy().tobytes() for part in parts for image in part.pixels]
 
 
 def test_every_class_is_held_out_proportionally() -> None:

@@ -31,10 +31,11 @@ from clom.data.decoding import picture_size
 from clom.data.folders import Pictures, listed, picture_files, read_folder, readable
 from clom.data.formats import as_images, read_npz_arrays
 from clom.data.images import DataSet, Images, Outline, middle_square, without_colour
+from clom.data.stratified import with_held_out_tests
 from clom.data.stream import Stream, split
 from clom.errors import DataError, UserError
 from clom.files import absolute
-from clom.settings import Settings
+from clom.settings import Positive, Settings
 
 DEFAULT_TEST_SHARE = 0.2
 """Default share of test images."""
@@ -42,6 +43,7 @@ DEFAULT_PIXELS = 32
 """As in the paper; for pictures of different sizes or larger than `MAX_NATURAL_PIXELS`."""
 MIN_PIXELS, MAX_NATURAL_PIXELS, MAX_PIXELS = 8, 64, 512
 _SOURCES = ("set", "folder", "folders", "npz")
+_OPTIONAL = ("test", "pixels", "held_out", "first_tasks")  # recorded only where they are set
 
 
 class DataSettings(Settings):
@@ -62,6 +64,10 @@ class DataSettings(Settings):
     validation: float = 0.1
     train_per_class: int | None = None
     test_per_class: int | None = None
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the training images of each class that replaces the test images, for choosing settings."""
+    first_tasks: Positive | None = None
+    """Learn only this many tasks, from the first."""
 
     @field_validator("folder", "folders", "npz")
     @classmethod
@@ -84,8 +90,8 @@ class DataSettings(Settings):
 
     @model_serializer(mode="wrap")
     def _without_unused(self, dump: Callable[[DataSettings], dict[str, Any]]) -> dict[str, Any]:
-        """Omit unused sources, so that runs on a named set are recorded as in earlier versions."""
-        unused = {name for name in (*_SOURCES, "test", "pixels") if getattr(self, name) is None}
+        """Omit unused settings, so that runs on a named set are recorded as in earlier versions."""
+        unused = {name for name in (*_SOURCES, *_OPTIONAL) if getattr(self, name) is None}
         return {name: value for name, value in dump(self).items() if name not in unused}
 
     @property
@@ -152,7 +158,11 @@ class DataSettings(Settings):
 
     def tasks_of(self, images: DataSet, seed: int) -> Stream:
         """Split images into tasks by these settings."""
-        return split(
+        if self.held_out is not None:
+            kept = with_held_out_tests(images, self.held_out, self.train_per_class)
+            drawn = {"held_out": None, "train_per_class": None, "test_per_class": None}
+            return self.model_copy(update=drawn).tasks_of(kept, seed)
+        stream = split(
             images,
             sizes=self.sizes,
             classes_per_task=self.classes_per_task,
@@ -163,6 +173,7 @@ class DataSettings(Settings):
             test_per_class=self.test_per_class,
             seed=seed,
         )
+        return stream[: self.first_tasks]
 
 
 def _located(place: Path, folder: Path | None) -> Path:

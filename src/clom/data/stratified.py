@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from clom.data.images import Images
+from clom.data.images import DataSet, Images
 
+HELD_OUT_SEED = 5
+"""Of the draw of `with_held_out_tests`: the same images for every method, setting and seed."""
 Rows = tuple[Tensor, Tensor]
 """Row indices of one class for training and held out, both in random order."""
 
@@ -52,3 +55,15 @@ def balanced_rows(labels: Tensor, limit: int, randomness: torch.Generator) -> Te
     for label in torch.unique(classes):
         rank[classes == label] = torch.arange(int((classes == label).sum()))
     return shuffled[rank.argsort(stable=True)[:limit]].to(labels.device)
+
+
+def with_held_out_tests(images: DataSet, share: float, limit: int | None = None) -> DataSet:
+    """Replace the test images by a share of the training images of each class, which are then not trained on.
+
+    For choosing settings without looking at test images. With `limit`, at most that many images of a class are used,
+    held out and trained on together.
+    """
+    randomness = torch.Generator().manual_seed(HELD_OUT_SEED)
+    drawn = hold_out(images.train.labels, len(images.class_names), share_of(share), randomness, limit)
+    train, held = split_images(images.train, drawn)
+    return replace(images, train=train, test=held)
