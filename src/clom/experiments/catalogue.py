@@ -143,6 +143,17 @@ def read_recipe(method: str) -> dict[str, Any]:
     return read_recipe(content["like"]) if "like" in content else content
 
 
+def read_searched_recipe(method: str) -> dict[str, Any]:
+    """The settings that searches found for a method, by experiment; empty if there are none.
+
+    Each experiment has the name of its search, under `search`, and complete settings, under the budget. `clom recipes`
+    writes these files.
+    """
+    file = resources.files("clom.experiments") / "recipes" / "searched" / f"{method}.yaml"
+    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return content
+
+
 # --- locating files -------------------------------------------------------------------------------------------------
 
 

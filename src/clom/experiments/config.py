@@ -12,8 +12,23 @@ from clom import machine
 from clom.data.catalog import SETS
 from clom.data.sources import DataSettings
 from clom.errors import UserError, shorten, unknown
-from clom.experiments.catalogue import BUDGETS, Budget, Experiment, name_of, read_experiment, size_of
-from clom.experiments.defaults import network_for, on_top, recipe_for, recipe_settings
+from clom.experiments.catalogue import (
+    BUDGETS,
+    Budget,
+    Experiment,
+    name_of,
+    read_experiment,
+    read_searched_recipe,
+    size_of,
+)
+from clom.experiments.defaults import (
+    SearchedRecipe,
+    network_for,
+    on_top,
+    recipe_for,
+    recipe_settings,
+    searched_recipe,
+)
 from clom.experiments.plain_yaml import parse_yaml, read_yaml
 from clom.methods.families.base import Method
 from clom.methods.registry import METHODS, method_class, method_info
@@ -49,12 +64,14 @@ class RunConfig(Settings):
     title: str | None = None
     """Set, like `external`, only for experiments that are not built in."""
     external: tuple[str, ...] = ()
+    search: str | None = None
+    """The search that found the recipe, if it was not written by hand."""
 
     @model_serializer(mode="wrap")
     def _without_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit the optional fields that only runs with user-defined components have."""
+        """Omit the optional fields that only some runs have."""
         values: dict[str, Any] = dump(self)
-        optional = ("plugins", "common_net", "title", "external")
+        optional = ("plugins", "common_net", "title", "external", "search")
         return {name: value for name, value in values.items() if value or name not in optional}
 
     def make_method(self, image_shape: Sequence[int], n_classes: int | None = None) -> Method:
@@ -96,11 +113,13 @@ def resolve(
     seed: int = 0,
     overrides: Mapping[str, Any] | None = None,
     recipe: Mapping[str, Any] | None = None,
+    by_hand: bool = False,
 ) -> RunConfig:
     """Merge, in increasing priority: the experiment, the budget, the method's variant, `recipe`, `overrides`.
 
     `experiment` is a name or the path of a YAML file. Overrides have dotted names: those that
-    start with `data.` or `net.` change the data or the network, all others the method's settings.
+    start with `data.` or `net.` change the data or the network, all others the method's settings. A recipe that was
+    found by a search replaces the hand-written one as a whole; `by_hand` ignores those built in.
     """
     found = read_experiment(experiment)
     if budget not in BUDGETS:
@@ -113,8 +132,14 @@ def resolve(
     source = _checked(DataSettings, _with_overrides("data", _file_data(found, amount), given), "data.").resolved()
     if source.set is not None:
         SETS.entry(source.set)  # rejects unknown names with a suggestion
-    settings = recipe_for(method_type.name, method, found, amount, None if found.built_in else source.n_train())
-    settings = on_top(settings, recipe_settings(recipe or {}, found, amount))
+    own = searched_recipe(recipe or {}, found, amount)
+    searched = own or (None if by_hand else _adopted(method, method_type.name, found, amount))
+    if searched is not None:
+        settings = searched.settings
+    else:
+        settings = recipe_for(method_type.name, method, found, amount, None if found.built_in else source.n_train())
+    if own is None:
+        settings = on_top(settings, recipe_settings(recipe or {}, found, amount))
     # The same network for all methods, except those published with a specific one.
     common = found.at(amount).net or found.net or network_for(_pixels(source, found), amount)
     net = settings.pop("net", None) or common
@@ -138,11 +163,27 @@ def resolve(
         common_net=None if unit == used else unit,
         title=None if found.built_in else found.title,
         external=() if found.built_in else found.external,
+        search=None if searched is None else searched.search,
     )
     config = config.model_copy(update={"plugins": origins(_used(config.model_dump()), versions=False)})
     if not overrides and not recipe:
         return config
     return config.model_copy(update={"overrides": _changes(resolve(experiment, method, budget, seed), config)})
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """The same run with other settings of the method, all of them, which are checked."""
+    checked = _checked(method_class(config.method).settings_type, settings)
+    return config.model_copy(update={"settings": checked.model_dump(mode="json")})
+
+
+def _adopted(variant: str, method: str, experiment: Experiment, budget: Budget) -> SearchedRecipe | None:
+    """The built-in recipe that a search found for a variant of a method or, if there is none, for the method."""
+    for name in dict.fromkeys((variant, method)):
+        part = read_searched_recipe(name).get(experiment.name, {})
+        if experiment.built_in and budget in part:
+            return searched_recipe({experiment.name: part}, experiment, budget)
+    return None
 
 
 def require_plugins(content: Mapping[str, Any], needed_by: str) -> None:

@@ -6,6 +6,7 @@ Tested by tests/experiments/test_defaults.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,29 @@ def recipe_settings(recipe: Mapping[str, Any], experiment: Experiment, budget: B
         named = experiment.name if experiment.built_in or experiment.name in recipe else "other"
         return _at_budget(recipe, ("default", named), budget)
     return _at_budget({"": recipe}, ("",), budget) if _is_by_budget(recipe) else merged(recipe, {})
+
+
+@dataclass(frozen=True)
+class SearchedRecipe:
+    """Complete settings of a method, and the search that found them."""
+
+    search: str
+    settings: dict[str, Any]
+
+
+def searched_recipe(recipe: Mapping[str, Any], experiment: Experiment, budget: Budget) -> SearchedRecipe | None:
+    """What a recipe written by `clom tune` has for an experiment; None if another hand wrote the recipe."""
+    parts = {name: part for name, part in recipe.items() if isinstance(part, Mapping) and "search" in part}
+    if not parts:
+        return None
+    part = parts.get(experiment.name, {})
+    if not isinstance(part.get(budget), Mapping):
+        found = ", ".join(f"{name} (budget {', '.join(set(part) - {'search'})})" for name, part in parts.items())
+        raise UserError(
+            f"This recipe was found for {found}, not for {experiment.name} at budget {budget}. 'clom tune --two-phase' "
+            "writes it for further experiments."
+        )
+    return SearchedRecipe(str(part["search"]), merged(part[budget], {}))
 
 
 def read_recipe_file(path: Path) -> dict[str, Any]:

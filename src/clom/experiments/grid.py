@@ -75,18 +75,10 @@ class Cell:
         """The command line of this run, with the current interpreter; by default with the experiment's allowance."""
         if allowance is None and read_experiment(self.experiment).at(self.config.budget).allowance is not None:
             allowance = "experiment"
-        config = self.config
-        words = [sys.executable, "-m", "clom", "run", self.experiment, "--method", config.method]
-        words += ["--budget", config.budget, "--seed", str(config.seed), "--out", str(self.folder)]
-        words += ["--data", str(data)] if data else []
-        words += ["--threads", str(threads)] if threads else []
-        words += ["--device", device, "--precision", precision, *(["--compile"] if compile else [])]
+        compute = Compute(data, threads, device, precision, compile)
+        words = command_line(self.experiment, self.config, self.folder, compute, self.plugins)
         words += ["--allowance", allowance] if allowance else []
-        for plugin in self.plugins:
-            words += ["--plugin", plugin]
-        for name, value in config.overrides.items():
-            words += ["--set", f"{name}={json.dumps(value)}"]
-        return words
+        return [*words, *set_options(self.config.overrides)]
 
     def run(
         self,
@@ -101,21 +93,75 @@ class Cell:
         return execute_command(self.command(data, threads, device, precision, compile, allowance), self.folder)
 
 
+@dataclass(frozen=True)
+class Compute:
+    """Where a run finds its data, and what it computes with."""
+
+    data: Path | None = None
+    threads: int | None = None
+    device: str = "auto"
+    precision: str = "auto"
+    compile: bool = False
+
+
+def command_line(
+    experiment: str, config: RunConfig, folder: Path, compute: Compute, plugins: Sequence[str] = ()
+) -> list[str]:
+    """The command line of a run, with the current interpreter; without its settings."""
+    words = [sys.executable, "-m", "clom", "run", experiment, "--method", config.method]
+    words += ["--budget", config.budget, "--seed", str(config.seed), "--out", str(folder)]
+    words += ["--data", str(compute.data)] if compute.data else []
+    words += ["--threads", str(compute.threads)] if compute.threads else []
+    words += ["--device", compute.device, "--precision", compute.precision, *(["--compile"] if compute.compile else [])]
+    for plugin in plugins:
+        words += ["--plugin", plugin]
+    return words
+
+
+def set_options(overrides: Mapping[str, Any]) -> list[str]:
+    """Command-line options for settings by dotted name."""
+    return [word for name, value in overrides.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+
+
+class RunProcess:
+    """A run in a separate process, with its output in the folder's `log.txt`."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "failure.txt").unlink(missing_ok=True)
+        with (folder / "log.txt").open("wb") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def stop(self) -> None:
+        """Ask it to stop; it saves its progress first."""
+        self._process.terminate()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Raises `subprocess.TimeoutExpired` if it takes longer."""
+        self._process.wait(seconds)
+
+    def finished(self) -> bool:
+        """Whether it finished its run. If not, the reason is written to `failure.txt`."""
+        code = self._process.wait()
+        if code == 0 and is_finished(self.folder):
+            return True
+        lines = (self.folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        reason = next((line for line in reversed(lines) if line.strip()), "no output")
+        write_atomically(self.folder / "failure.txt", f"exit code {code}: {reason}\n".encode())
+        return False
+
+
 def execute_command(command: Sequence[str], folder: Path) -> bool:
-    """Execute a run in a separate process, with its output in the folder's `log.txt`; returns whether it finished.
+    """Execute a run in a separate process; returns whether it finished.
 
     All arguments are plain data, so that a cluster job can be pickled and started on another machine.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "failure.txt").unlink(missing_ok=True)
-    with (folder / "log.txt").open("wb") as log:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    if done.returncode == 0 and is_finished(folder):
-        return True
-    lines = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
-    reason = next((line for line in reversed(lines) if line.strip()), "no output")
-    write_atomically(folder / "failure.txt", f"exit code {done.returncode}: {reason}\n".encode())
-    return False
+    return RunProcess(command, folder).finished()
 
 
 def read_grid(path: Path) -> list[Block]:

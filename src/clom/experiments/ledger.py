@@ -52,6 +52,8 @@ class Row:
     machine: str = ""
     device: str = "cpu"
     precision: str = "float32"
+    search: str = ""
+    """The search that found the recipe; empty if it was written by hand."""
     superseded: str = ""
     """When another run took its place; empty for a run that counts."""
 
@@ -88,6 +90,7 @@ class Row:
                 f"{environment['processor']}, {environment['threads']} threads",
                 environment.get("device", "cpu"),
                 environment.get("precision", "float32"),
+                summary.get("search") or "",
             )
             check_row(asdict(row))
             return row
@@ -136,7 +139,7 @@ def add(path: Path, rows: Iterable[Row]) -> None:
 
 def _line(row: Row) -> str:
     """Usual values of newer fields are not written, so that older ledgers, which lack them, do not change."""
-    usual = {"device": "cpu", "precision": "float32", "superseded": ""}
+    usual = {"device": "cpu", "precision": "float32", "search": "", "superseded": ""}
     written = {name: value for name, value in asdict(row).items() if usual.get(name) != value}
     return json.dumps(_rounded(written), sort_keys=True)
 

@@ -43,6 +43,7 @@ class _Row(BaseModel):
     machine: Name = ""
     device: Name = "cpu"
     precision: Name = "float32"
+    search: Name = ""
     superseded: Name = ""
 
 

@@ -164,8 +164,8 @@ def _same_run(config: RunConfig, folder: Path) -> bool:
 
 def _comparable(config: RunConfig) -> RunConfig:
     settings = method_class(config.method).settings_type.model_validate(config.settings)
-    # `overrides` repeats some of the settings, under the names of that version; `common_net` changes no result.
-    unimportant: dict[str, Any] = {"overrides": {}, "common_net": None}
+    # `overrides` repeats some of the settings, under the names of that version; the others change no result.
+    unimportant: dict[str, Any] = {"overrides": {}, "common_net": None, "search": None}
     return config.model_copy(update={"settings": settings.model_dump(mode="json"), **unimportant})
 
 
@@ -253,6 +253,7 @@ def _summary(config: RunConfig, method: Method, results: list[TaskResult], allow
         "budget": config.budget,
         "seed": config.seed,
         "overrides": config.overrides,
+        "search": config.search,
         "til": last.til,
         "cil": last.preferred.cil,
         "cil_by_calibration": {name: result.cil for name, result in last.by_calibration.items()},

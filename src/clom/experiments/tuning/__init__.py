@@ -1,0 +1,1 @@
+"""Searches for recipes: the same number of trials of the same size for every method, judged by held-out images."""
