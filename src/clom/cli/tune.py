@@ -62,7 +62,8 @@ def tune_command(
     data
         Folder with the data sets; by default CLOM_DATA or the download cache.
     out
-        Folder for the search; by default runs/search-<experiment>-<method>. For all methods, the folder for all searches.
+        Folder for the search; by default runs/search-<experiment>-<method>. For all methods, the folder for all of
+        their searches.
     space
         YAML file with the search space; by default that of the method's recipe.
     two_phase

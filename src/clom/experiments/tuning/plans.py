@@ -82,12 +82,15 @@ def plan_search(
 ) -> SearchPlan:
     """The plan of a search. Its space is that of a file, or of the method's recipe.
 
-    Without an `allowance`, that of the experiment is used; an experiment without one gets what the method's hand-written
-    recipe uses.
+    Without an `allowance`, that of the experiment is used; an experiment without one gets what the method's
+    hand-written recipe uses.
     """
     found = read_experiment(experiment)
     usual = resolve(experiment, method, budget, seed, by_hand=True)
-    wanted = read_space(space, found) if space else space_of(method_class(method).name, found, usual.settings)
+    if space is not None:
+        wanted = read_space(space, found)
+    else:
+        wanted = space_of(method, method_class(method).name, found, usual.settings)
     where = str(space) if space else f"The search space of '{method}'"
     starts = starts_of(experiment, method, budget, seed, wanted, where)
     passes = allowance or getattr(found, "allowance", None) or planned_passes(usual, stream).total

@@ -81,12 +81,12 @@ class Space(Settings):
     """Differences of the second trial from the hand-written recipe, by dotted name."""
 
 
-def space_of(method: str, experiment: Experiment, settings: Mapping[str, Any]) -> Space:
-    """The search space in the method's recipe, or, if it has none, its learning rates and length."""
-    sections = read_recipe(method).get("search", {})
-    if not sections:
-        return default_space(settings)
-    return _of_experiment(sections, experiment, f"The recipe of '{method}'")
+def space_of(variant: str, method: str, experiment: Experiment, settings: Mapping[str, Any]) -> Space:
+    """The search space in the recipe of the variant or of its method, or, without one, the learning rate."""
+    for name in dict.fromkeys((variant, method)):
+        if sections := read_recipe(name).get("search"):
+            return _of_experiment(sections, experiment, f"The recipe of '{name}'")
+    return default_space(settings)
 
 
 def read_space(path: Path, experiment: Experiment) -> Space:
@@ -104,7 +104,7 @@ def read_space(path: Path, experiment: Experiment) -> Space:
 
 
 def default_space(settings: Mapping[str, Any]) -> Space:
-    """For methods without one: the learning rate of the main optimiser, if it can be recognised, and the length."""
+    """For methods without one: the learning rate of the main optimiser, if it can be recognised."""
     names = [name for name in flatten(settings) if name.split(".")[-2:] == ["optimiser", "lr"]]
     main = min(names, key=len, default=None)
     return Space(space={main: Parameter.model_validate(_RATE)} if main else {})

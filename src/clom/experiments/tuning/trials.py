@@ -1,8 +1,8 @@
 """Trials: the settings that a search starts from, those of one trial, and how long a trial trains.
 
-The first trial has the published settings, the second those of the hand-written recipe of budget cpu; both train as long
-as the allowance permits. Network and data are those of the experiment at its budget. All other trials are chosen by the
-sampler: one of these two starts, and a value for each setting of the search space.
+The first trial has the published settings, the second those of the hand-written recipe of budget cpu; both train as
+long as the allowance permits. Network and data are those of the experiment at its budget. All other trials are chosen
+by the sampler: one of these two starts, and a value for each setting of the search space.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clom.data.stream import Stream
-from clom.errors import UserError
+from clom.errors import UserError, unknown
 from clom.experiments.allowance import with_passes
 from clom.experiments.config import RunConfig, resolve, with_settings
 from clom.experiments.defaults import scale_epochs
@@ -89,10 +89,9 @@ def starts_of(experiment: str, method: str, budget: str, seed: int, space: Space
     usual = resolve(experiment, method, budget, seed, by_hand=True)
     by_hand = _with(usual, usual.settings, space.fixed | space.by_hand)
     published = resolve(space.published or experiment, method, "paper", seed, by_hand=True).settings
+    published = deepcopy(published)
     for name in space.keep:
-        if name not in usual.settings:
-            raise UserError(f"{where}: there is no group of settings '{name}' to keep.")
-        published = {**published, name: usual.settings[name]}
+        set_dotted(published, name, _part(usual.settings, name, where))
     named = {PUBLISHED: _with(usual, published, space.fixed)}
     if by_hand != named[PUBLISHED]:
         named[BY_HAND] = by_hand
@@ -115,9 +114,10 @@ def whole_run(config: RunConfig, stream: Stream, allowance: float, length: float
 
 
 def trial_run(whole: RunConfig) -> RunConfig:
-    """The trial of a whole run: a quarter of its epochs, at least one, on the first tasks and four fifths of the images.
+    """The trial of a whole run: a quarter of its epochs, but at least one of each phase.
 
-    So a trial on five equal tasks uses about 0.25 x 0.8 x 3/5 = 12% of the passes of the run that it stands for.
+    It learns only the first three tasks, from four fifths of their images (`trial_data`). So a trial on five equal
+    tasks uses about 0.25 x 0.8 x 3/5 = 12% of the passes of the run that it stands for.
     """
     return with_settings(whole, scale_epochs(whole.settings, TRIAL_SHARE))
 
@@ -125,6 +125,15 @@ def trial_run(whole: RunConfig) -> RunConfig:
 def trial_data() -> dict[str, Any]:
     """Overrides that make a run a trial."""
     return {"data.held_out": HELD_OUT, "data.first_tasks": FIRST_TASKS}
+
+
+def _part(settings: Mapping[str, Any], name: str, where: str) -> Any:
+    part: Any = settings
+    for key in name.split("."):
+        if not isinstance(part, Mapping) or key not in part:
+            raise UserError(f"{where}: {unknown('group of settings', name, settings)}")
+        part = part[key]
+    return deepcopy(part)
 
 
 def _with(config: RunConfig, settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def _history(axis: Axes, record: Mapping[str, Any]) -> None:
 
 def _importance(axis: Axes, record: Mapping[str, Any]) -> None:
     """Shares of the variance between finished trials; with so few of them, a hint at most."""
-    shares = dict(reversed(sorted(record["importance"].items(), key=lambda item: -item[1])))
+    shares = dict(sorted(record["importance"].items(), key=lambda item: item[1]))  # drawn from below
     axis.set_title("importance (share of variance)")
     if not shares:
         axis.text(0.5, 0.5, "too few finished trials", ha="center", va="center", color=GREY)
@@ -77,4 +77,4 @@ def _importance(axis: Axes, record: Mapping[str, Any]) -> None:
         return
     bars = axis.barh(list(shares), list(shares.values()), color=BLUE)
     axis.bar_label(bars, [f"{share:.2f}" for share in shares.values()], padding=3, fontsize=7)
-    axis.set_xlim(0, max(1.0, *shares.values()) * 1.12)
+    axis.set_xlim(0, 1.12)
