@@ -11,7 +11,7 @@ UV ?=
 # Drives the page in `make test-browser`.
 CHROMIUM ?= chromium
 
-.PHONY: demo test test-slow test-paper test-browser lint format bench results clean
+.PHONY: demo test test-slow test-paper test-browser lint format bench recipes results clean
 
 demo: $(READY)
 	$(BIN)/clom demo
@@ -43,6 +43,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+recipes: $(READY)
+	$(BIN)/clom recipes
 
 results: $(READY)
 	$(BIN)/clom results

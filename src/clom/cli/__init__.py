@@ -26,6 +26,7 @@ COMMANDS = {
     "resume": "Resume an interrupted run.",
     "grid": "Execute all runs listed in a file, skipping finished ones.",
     "tune": "Search for a method's recipe on held-out training images.",
+    "recipes": "Write the built-in recipes from recorded searches.",
     "record": "Add finished runs to the ledger.",
     "scores": "Compare OOD scores on a finished run.",
     "report": "Write an HTML report of finished runs.",

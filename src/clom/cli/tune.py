@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from clom.cli.options import Device, Precision
+from clom.cli.options import Allowance, Device, Precision
 from clom.errors import UserError
 from clom.extras import require
 
@@ -38,7 +38,7 @@ def tune_command(
     two_phase: Annotated[tuple[str, ...], Parameter(name="--two-phase", negative=())] = (),
     record: Path | None = None,
     budget: str = "cpu",
-    allowance: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    allowance: Allowance | None = None,
     threads: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
     seed: int = 0,
     device: Device = "auto",
@@ -88,7 +88,8 @@ def tune_command(
     console = Console()
     names = SEARCHED_METHODS if method == "all" else (METHODS.named(method),)
     stream = resolve(experiment, names[0], budget, seed, by_hand=True).data.stream(data, seed)
-    options: dict[str, Any] = {"budget": budget, "trials": trials, "seed": seed, "space": space, "allowance": allowance}
+    options: dict[str, Any] = {"budget": budget, "trials": trials, "seed": seed, "space": space}
+    options |= {"allowance": allowance, "data": data}
     plans = [plan_search(experiment, name, stream, **options) for name in names]
     title = name_of(experiment)
     if method == "all":
@@ -236,7 +237,7 @@ def trials_table(record: Mapping[str, Any]) -> Table:
             str(trial["number"]),
             settings_text(record, trial),
             "  ".join(f"{100 * value:.1f}" for value in trial["cil"]),
-            "" if trial["passes"] is None else f"{trial['passes']:,.0f}",
+            f"{trial['passes']:,.0f}",
             f"{trial['core_minutes']:.1f}",
             trial["state"],
             style="bold" if trial["number"] == record["best"] else None,

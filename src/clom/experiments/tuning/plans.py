@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clom.data.stream import Stream
-from clom.experiments.allowance import planned_passes
+from clom.experiments.allowance import parse_allowance, planned_passes
 from clom.experiments.catalogue import read_experiment
 from clom.experiments.config import RunConfig, resolve
 from clom.experiments.tuning.space import LENGTH, read_space, space_of
@@ -38,6 +38,8 @@ class SearchPlan:
     allowance: float
     trials: int = 6
     seed: int = 0
+    data: Path | None = None
+    """The folder of data sets."""
 
     @property
     def name(self) -> str:
@@ -66,7 +68,8 @@ class SearchPlan:
 
     def whole_run(self, choices: Choices) -> RunConfig:
         """The run that a trial with these choices stands for."""
-        return whole_run(self.starts.trial(choices), self.stream, self.allowance, float(choices[LENGTH] or 0))
+        length = float(choices[LENGTH] or 0)
+        return whole_run(self.starts.trial(choices), self.stream, self.allowance, length, self.data)
 
 
 def plan_search(
@@ -78,7 +81,8 @@ def plan_search(
     trials: int = 6,
     seed: int = 0,
     space: Path | None = None,
-    allowance: float | None = None,
+    allowance: str | None = None,
+    data: Path | None = None,
 ) -> SearchPlan:
     """The plan of a search. Its space is that of a file, or of the method's recipe.
 
@@ -93,13 +97,15 @@ def plan_search(
         wanted = space_of(method, method_class(method).name, found, usual.settings)
     where = str(space) if space else f"The search space of '{method}'"
     starts = starts_of(experiment, method, budget, seed, wanted, where)
-    passes = allowance or getattr(found, "allowance", None) or planned_passes(usual, stream).total
-    return SearchPlan(experiment, starts, stream, passes, trials, seed)
+    passes = parse_allowance(allowance, experiment, usual.budget).passes
+    if passes is None:
+        passes = planned_passes(usual, stream, data).total
+    return SearchPlan(experiment, starts, stream, passes, trials, seed, data)
 
 
 def transferred(plan: SearchPlan, experiment: str, stream: Stream) -> SearchPlan:
     """The plan by which what is found is used on another experiment: the same choices, from that experiment's own
     published and hand-written settings, and the same fraction of its own allowance."""
     usual = plan.starts.usual
-    there = plan_search(experiment, usual.method, stream, budget=usual.budget, seed=plan.seed)
+    there = plan_search(experiment, usual.method, stream, budget=usual.budget, seed=plan.seed, data=plan.data)
     return replace(there, starts=replace(there.starts, space=plan.starts.space))

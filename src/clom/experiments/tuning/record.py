@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -13,8 +12,10 @@ from clom.errors import UserError
 from clom.experiments import provenance
 from clom.experiments.config import RunConfig
 from clom.experiments.run import read_config
-from clom.experiments.task_result import read_results
-from clom.experiments.tuning.search import Search, SearchPlan, recipe_part, write_recipe
+from clom.experiments.task_result import TaskResult, read_results
+from clom.experiments.tuning.adoption import recipe_part, write_recipe
+from clom.experiments.tuning.plans import SearchPlan
+from clom.experiments.tuning.search import Search
 from clom.experiments.tuning.space import LENGTH
 from clom.experiments.tuning.trials import PUBLISHED, START, Choices
 from clom.files import write_json
@@ -30,6 +31,7 @@ def write_record(search: Search, others: Sequence[SearchPlan] = ()) -> dict[str,
     trials = [_trial_record(search, trial) for trial in search.done]
     best = best_trial(search)
     configs = [plan.whole_run(_choices(best)), *(other.whole_run(_choices(best)) for other in others)]
+    recipe = {config.experiment: recipe_part(plan.name, config) for config in configs}
     record = {
         "search": plan.name,
         "objective": OBJECTIVE,
@@ -37,9 +39,9 @@ def write_record(search: Search, others: Sequence[SearchPlan] = ()) -> dict[str,
         "best": best.number + 1,
         "trials": trials,
         "importance": _importance(search),
-        "recipe": {config.experiment: recipe_part(plan.name, config) for config in configs},
+        "recipe": recipe,
     }
-    write_recipe(search.folder / "recipe.yaml", plan.name, configs)
+    write_recipe(search.folder / "recipe.yaml", recipe)
     write_json(search.folder / "search.json", record)
     return record
 
@@ -85,9 +87,8 @@ def _differences(config: RunConfig, start: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flatten(config.settings).items() if before.get(name) != value}
 
 
-def _passes(results: Sequence[Any]) -> float | None:
-    counted = [getattr(result, "passes", None) for result in results]
-    return None if None in counted else round(sum(counted))
+def _passes(results: Sequence[TaskResult]) -> int:
+    return round(sum(result.passes or 0.0 for result in results))
 
 
 def _importance(search: Search) -> dict[str, float]:
@@ -101,7 +102,3 @@ def _importance(search: Search) -> dict[str, float]:
     except RuntimeError:  # all trials are equally good
         return {}
     return {name: round(share, 3) for name, share in found.items()}
-
-
-def is_recorded(folder: Path) -> bool:
-    return (folder / "search.json").exists()

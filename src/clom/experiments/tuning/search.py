@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import optuna
-import yaml
 from optuna.trial import FrozenTrial, TrialState
 
 from clom.errors import UserError
-from clom.experiments.config import RunConfig
 from clom.experiments.grid import Compute, RunProcess, command_line, set_options
 from clom.experiments.task_result import TaskResult, read_results
+from clom.experiments.tuning.adoption import plain, recipe_part, write_recipe
 from clom.experiments.tuning.plans import SearchPlan
 from clom.experiments.tuning.space import Parameter
 from clom.experiments.tuning.trials import PUBLISHED, START, Choices, trial_data, trial_run
-from clom.files import write_atomically
 from clom.plugins import loaded
 
 HOPELESS = 0.1
@@ -55,10 +53,8 @@ class Search:
             for choices in plan.starts.first_choices():
                 self.study.enqueue_trial(choices)
             self.study.set_user_attr("conditions", plan.conditions())
-        elif conditions != _plain(plan.conditions()):
-            differing = ", ".join(
-                name for name in conditions if conditions[name] != _plain(plan.conditions()).get(name)
-            )
+        elif conditions != plain(plan.conditions()):
+            differing = ", ".join(name for name in conditions if conditions[name] != plain(plan.conditions()).get(name))
             raise UserError(
                 f"{folder} has a search under other conditions ({differing}). Choose another folder with --out, or "
                 "remove it."
@@ -113,7 +109,7 @@ class Trial:
         """Start or continue its run in a separate process."""
         plan = self.search.plan
         config, recipe = trial_run(plan.whole_run(self.choices)), self.folder / "recipe.yaml"
-        write_recipe(recipe, plan.name, [config])
+        write_recipe(recipe, {config.experiment: recipe_part(plan.name, config)})
         words = command_line(plan.experiment, config, self.folder, compute, loaded())
         self.process = RunProcess([*words, "--recipe", str(recipe), *set_options(trial_data())], self.folder)
 
@@ -164,25 +160,8 @@ class Trial:
         return outcome
 
 
-def write_recipe(path: Path, search: str, configs: list[RunConfig]) -> None:
-    """A recipe file with complete settings for each of the runs' experiments."""
-    content = {config.experiment: recipe_part(search, config) for config in configs}
-    write_atomically(path, yaml.safe_dump(_plain(content), sort_keys=False).encode())
-
-
-def recipe_part(search: str, config: RunConfig) -> dict[str, Any]:
-    return {"search": search, config.budget: {"net": config.net.model_dump(mode="json"), **config.settings}}
-
-
 def _suggest(trial: optuna.trial.Trial, name: str, parameter: Parameter) -> Any:
     if parameter.values is not None:
         return trial.suggest_categorical(name, parameter.values)
     low, high = parameter.times or parameter.range or (0.0, 0.0)
     return trial.suggest_float(name, low, high, log=parameter.log or parameter.times is not None)
-
-
-def _plain(content: Any) -> Any:
-    """As it is read back from a file: lists instead of tuples."""
-    if isinstance(content, dict):
-        return {name: _plain(value) for name, value in content.items()}
-    return [_plain(value) for value in content] if isinstance(content, list | tuple) else content

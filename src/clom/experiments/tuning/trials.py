@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from clom.data.stream import Stream
@@ -100,17 +101,19 @@ def starts_of(experiment: str, method: str, budget: str, seed: int, space: Space
     return Starts(usual, named, space)
 
 
-def whole_run(config: RunConfig, stream: Stream, allowance: float, length: float) -> RunConfig:
+def whole_run(
+    config: RunConfig, stream: Stream, allowance: float, length: float, data: Path | None = None
+) -> RunConfig:
     """The run with as many epochs as use the fraction `length` of the allowance on the whole stream.
 
     If that is too little for a single epoch of every phase, the whole allowance is used.
     """
     try:
-        return with_passes(config, stream, length * allowance)
+        return with_passes(config, stream, length * allowance, data)
     except UserError:
         if length >= 1:
             raise
-        return with_passes(config, stream, allowance)
+        return with_passes(config, stream, allowance, data)
 
 
 def trial_run(whole: RunConfig) -> RunConfig:
