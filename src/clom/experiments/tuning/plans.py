@@ -1,4 +1,7 @@
-"""Plans of searches: what is searched on which experiment, and within which allowance."""
+"""Plans of searches: what is searched on which experiment, and within which allowance.
+
+Tested by tests/experiments/tuning/test_trials.py.
+"""
 
 from __future__ import annotations
 

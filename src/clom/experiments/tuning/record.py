@@ -1,8 +1,12 @@
-"""The record of a search: everything a reader needs, as JSON, and the recipe that it found."""
+"""The record of a search: everything a reader needs, as JSON, and the recipe that it found.
+
+Tested by tests/experiments/tuning/test_search.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -10,7 +14,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from clom.errors import UserError
 from clom.experiments import provenance
-from clom.experiments.config import RunConfig
 from clom.experiments.run import read_config
 from clom.experiments.task_result import TaskResult, read_results
 from clom.experiments.tuning.adoption import recipe_part, write_recipe
@@ -59,7 +62,7 @@ def _choices(trial: FrozenTrial) -> Choices:
 
 def _trial_record(search: Search, trial: FrozenTrial) -> dict[str, Any]:
     folder = search.folder / "trials" / str(trial.number + 1)
-    config, environment = read_config(folder), provenance.recorded(folder)
+    environment = provenance.recorded(folder)
     path = folder / "metrics.jsonl"
     results = read_results(path) if path.exists() else []
     start = str(trial.params.get(START, PUBLISHED))
@@ -69,7 +72,7 @@ def _trial_record(search: Search, trial: FrozenTrial) -> dict[str, Any]:
         START: start,
         LENGTH: trial.params[LENGTH],
         "choices": {name: value for name, value in trial.params.items() if name not in (START, LENGTH)},
-        "settings": _differences(config, search.plan.starts.settings[start]),
+        "settings": _differences(folder, search.plan.starts.settings[start]),
         "cil": [round(result.evaluation.preferred.cil, 5) for result in results],
         "til": [round(result.evaluation.til, 5) for result in results],
         "passes": _passes(results),
@@ -81,10 +84,11 @@ def _trial_record(search: Search, trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def _differences(config: RunConfig, start: dict[str, Any]) -> dict[str, Any]:
-    """What the trial trained with, where it differs from its start."""
+def _differences(folder: Path, start: dict[str, Any]) -> dict[str, Any]:
+    """What the trial trained with, where it differs from its start; empty if it was not run."""
     before = flatten(start)
-    return {name: value for name, value in flatten(config.settings).items() if before.get(name) != value}
+    used = read_config(folder).settings if (folder / "config.yaml").exists() else start
+    return {name: value for name, value in flatten(used).items() if before.get(name) != value}
 
 
 def _passes(results: Sequence[TaskResult]) -> int:

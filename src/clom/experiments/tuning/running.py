@@ -1,4 +1,7 @@
-"""Running the trials of searches, several at a time, each in its own process."""
+"""Running the trials of searches, several at a time, each in its own process.
+
+Tested by tests/experiments/tuning/test_search.py.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,10 @@ def run_searches(
         while True:
             stop.raise_if_requested()
             while len(running) < jobs and (trial := _next(searches, running, failures, jobs)) is not None:
-                running.append(trial)
-                trial.start(compute)
+                if trial.start(compute):
+                    running.append(trial)
+                else:
+                    watcher.trial_done(trial, trial.skip())
             if not running:
                 return failures
             time.sleep(_SECONDS_BETWEEN_LOOKS)

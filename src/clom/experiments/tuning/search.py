@@ -25,14 +25,15 @@ from clom.experiments.task_result import TaskResult, read_results
 from clom.experiments.tuning.adoption import plain, recipe_part, write_recipe
 from clom.experiments.tuning.plans import SearchPlan
 from clom.experiments.tuning.space import Parameter
-from clom.experiments.tuning.trials import PUBLISHED, START, Choices, trial_data, trial_run
+from clom.experiments.tuning.trials import PUBLISHED, START, Choices, TooLong, trial_data, trial_run
 from clom.plugins import loaded
 
 HOPELESS = 0.1
 """A trial is pruned if its CIL is this far below the best one after the same task."""
 _GUIDED_AFTER = 2  # trials; with six in all, optuna's default of ten random ones would leave it nothing to do
 
-Outcome = Literal["finished", "pruned", "diverged"]
+Outcome = Literal["finished", "pruned", "diverged", "too long"]
+"""Too long: even the shortest training would exceed the allowance."""
 
 
 class Search:
@@ -105,13 +106,18 @@ class Trial:
     def is_published(self) -> bool:
         return self.number == 1 and self.choices.get(START, PUBLISHED) == PUBLISHED
 
-    def start(self, compute: Compute) -> None:
-        """Start or continue its run in a separate process."""
+    def start(self, compute: Compute) -> bool:
+        """Start or continue its run in a separate process; returns whether it fits the allowance."""
         plan = self.search.plan
-        config, recipe = trial_run(plan.whole_run(self.choices)), self.folder / "recipe.yaml"
+        try:
+            config = trial_run(plan.whole_run(self.choices))
+        except TooLong:
+            return False
+        recipe = self.folder / "recipe.yaml"
         write_recipe(recipe, {config.experiment: recipe_part(plan.name, config)})
         words = command_line(plan.experiment, config, self.folder, compute, loaded())
         self.process = RunProcess([*words, "--recipe", str(recipe), *set_options(trial_data())], self.folder)
+        return True
 
     def new_results(self) -> list[TaskResult]:
         """Results after tasks that were learned since the last call. Stops the process if they are hopeless."""
@@ -121,10 +127,11 @@ class Trial:
             cil = self.results[step].evaluation.preferred.cil
             if step not in self._recorded.intermediate_values:  # a continued trial has reported it
                 self._trial.report(cil, step)
-            if not self.is_published and step + 1 < self.search.plan.n_tasks and self._hopeless(step, cil):
+            last = step + 1 == self.search.plan.n_tasks
+            if not self.is_published and not last and not self.pruned and self._hopeless(step, cil):
                 self.pruned = True
-        if self.pruned and self.process is not None and not self.process.ended:
-            self.process.stop()
+                if self.process is not None:
+                    self.process.stop()
         return self.results[known:]
 
     @property
@@ -141,7 +148,6 @@ class Trial:
         assert self.process is not None
         finished = self.process.finished()
         self.new_results()
-        study = self.search.study
         if finished:
             outcome: Outcome = "finished"
         elif self.pruned:
@@ -152,11 +158,19 @@ class Trial:
                 raise UserError(f"Trial {self.number} of {self.search.plan.name} failed: {failure}")
             outcome = "diverged"
             self._trial.report(0.0, len(self.results))  # so that the sampler avoids such settings
+        return self._tell(outcome)
+
+    def skip(self) -> Outcome:
+        """Record that it cannot be run within the allowance."""
+        self._trial.report(0.0, 0)
+        return self._tell("too long")
+
+    def _tell(self, outcome: Outcome) -> Outcome:
         self._trial.set_user_attr("outcome", outcome)
-        if finished:
-            study.tell(self._trial, self.results[-1].evaluation.preferred.cil)
+        if outcome == "finished":
+            self.search.study.tell(self._trial, self.results[-1].evaluation.preferred.cil)
         else:
-            study.tell(self._trial, state=TrialState.PRUNED)
+            self.search.study.tell(self._trial, state=TrialState.PRUNED)
         return outcome
 
 

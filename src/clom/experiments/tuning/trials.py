@@ -33,6 +33,10 @@ Choices = dict[str, Value]
 """What distinguishes a trial: its `start`, `length`, and a value or factor for each searched setting."""
 
 
+class TooLong(UserError):
+    """Even the shortest training uses more passes than are allowed."""
+
+
 @dataclass(frozen=True)
 class Starts:
     """The settings that trials start from, by name, and what is searched from there."""
@@ -108,12 +112,12 @@ def whole_run(
 
     If that is too little for a single epoch of every phase, the whole allowance is used.
     """
-    try:
-        return with_passes(config, stream, length * allowance, data)
-    except UserError:
-        if length >= 1:
-            raise
-        return with_passes(config, stream, allowance, data)
+    for passes in dict.fromkeys((length * allowance, allowance)):
+        try:
+            return with_passes(config, stream, passes, data)
+        except UserError as problem:
+            too_long = TooLong(str(problem))
+    raise too_long
 
 
 def trial_run(whole: RunConfig) -> RunConfig:
