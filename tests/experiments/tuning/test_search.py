@@ -326,6 +326,7 @@ def test_every_value_of_a_parameter_can_be_proposed(plan: SearchPlan) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_killed_search_is_continued(tmp_path: Path) -> None:
     words = [*WORDS, "--method", "finetune", "--trials", "2", "--out", str(tmp_path)]
     process = subprocess.Popen([sys.executable, "-m", "clom", *words], env=environment(), start_new_session=True)
@@ -343,6 +344,7 @@ def test_a_killed_search_is_continued(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_ctrl_c_stops_the_trials_and_loses_nothing(tmp_path: Path) -> None:
     words = [*WORDS, "--method", "finetune", "--trials", "2", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "clom", *words]
