@@ -41,6 +41,8 @@ class Scripted:
 
     script: ClassVar[dict[str, list[float]]] = {}
     """Trial -> CIL after each task; a negative one stands for divergence."""
+    slow: ClassVar[tuple[str, ...]] = ()
+    """Trials whose results come one look later."""
     failure: ClassVar[str] = "Training on task 2 diverged: the loss became nan."
     started: ClassVar[list[str]] = []
     stopped: ClassVar[list[str]] = []
@@ -62,6 +64,7 @@ class Scripted:
         path = folder / "metrics.jsonl"
         self._written = len(path.read_text().splitlines()) if path.exists() else 0
         self._stopped = self._failed = False
+        self._waits = self.number in self.slow
 
     @property
     def ended(self) -> bool:
@@ -69,6 +72,9 @@ class Scripted:
         values = self.script[self.number]
         if self._stopped or self._failed or self._written == len(values):
             return True
+        if self._waits:
+            self._waits = False
+            return False
         cil = values[self._written]
         if cil < 0:
             self._failed = True
