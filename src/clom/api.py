@@ -19,7 +19,7 @@ from clom.machine import choose_device
 from clom.methods.families.base import Method, move
 from clom.methods.registry import METHODS, register_method
 from clom.nets.networks.registry import register_network
-from clom.ood.predictors import TaskPredictor
+from clom.ood.predictors.base import TaskPredictor
 from clom.ood.registry import register_predictor, register_score
 from clom.ood.scores import Outputs, Score
 from clom.plugins import load_plugin
@@ -80,7 +80,7 @@ def evaluate(method: Method, tests: Sequence[Images]) -> Evaluation:
     """TIL, CIL, task detection and AUC on the test sets of all learned tasks."""
     book = Scorebook(tests)
     book.update(method)
-    return evaluate_scores(book, method.calibrations())
+    return evaluate_scores(book, method.decisions())
 
 
 def save_model(path: str | Path, method: Method) -> None:

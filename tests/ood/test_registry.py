@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
 
 import clom
 from clom.errors import UserError
+from clom.ood.predictors.base import TaskOutputs
 from clom.ood.registry import PREDICTORS, SCORES, chosen
 from clom.ood.scores import NEEDS, Energy, Outputs, Score
 
@@ -33,10 +36,10 @@ def test_a_decorated_class_is_found_by_name() -> None:
 
     @clom.register_predictor("first-task")
     class FirstTask(clom.TaskPredictor):
-        def __call__(self, blocks: object, scores: Tensor) -> Tensor:
-            return torch.eye(scores.shape[1])[:1].expand(len(scores), -1)
+        def __call__(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+            return torch.eye(len(outputs))[:1].expand(len(outputs[0]), -1)
 
-    assert PREDICTORS.get("first-task")().tasks([], torch.zeros(3, 2)).tolist() == [0, 0, 0]
+    assert PREDICTORS.get("first-task")().tasks([TaskOutputs(torch.zeros(3, 2))] * 2).tolist() == [0, 0, 0]
 
 
 class WithArgument(Score):

@@ -1,28 +1,21 @@
-"""`check_score` and `check_predictor`: ours pass, and every broken one is named."""
+"""`check_score`: ours pass, and every broken one is named."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Self
 
 import pytest
 import torch
 from torch import Tensor
 
-from clom.ood.predictors import TaskPredictor
-from clom.ood.registry import PREDICTORS, SCORES
+from clom.ood.registry import SCORES
 from clom.ood.scores import Mahalanobis, MaxLogit, Outputs, Score
-from clom.testing import check_predictor, check_score
+from clom.testing import check_score
 
 
 @pytest.mark.parametrize("name", SCORES.names())
 def test_every_score(name: str) -> None:
     check_score(SCORES.get(name))
-
-
-@pytest.mark.parametrize("name", PREDICTORS.names())
-def test_every_predictor(name: str) -> None:
-    check_predictor(PREDICTORS.get(name))
 
 
 # --- broken scores ---------------------------------------------------------------------------------------------------
@@ -115,46 +108,3 @@ class Incomplete(Score):
 def test_a_broken_score_is_named(kind: type[Score], told: str) -> None:
     with pytest.raises(AssertionError, match=told):
         check_score(kind)
-
-
-# --- broken predictors -----------------------------------------------------------------------------------------------
-
-
-class LeastLikely(TaskPredictor):
-    def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        return -scores
-
-
-class TaskNumber(TaskPredictor):
-    def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        return scores.argmax(1)
-
-
-class ByBatch(TaskPredictor):
-    def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        return scores - scores.mean(0)
-
-
-class Impossible(TaskPredictor):
-    def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        return scores.log()
-
-
-class Dice(TaskPredictor):
-    def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        return torch.rand(scores.shape)
-
-
-@pytest.mark.parametrize(
-    ("kind", "told"),
-    [
-        (LeastLikely, "found for 0% of the images.*strongest claim"),
-        (TaskNumber, r"shape \(30,\) for 30 images and 3 tasks"),
-        (ByBatch, "predicted together"),
-        (Impossible, "NaN or infinity"),
-        (Dice, "second call differs"),
-    ],
-)
-def test_a_broken_predictor_is_named(kind: type[TaskPredictor], told: str) -> None:
-    with pytest.raises(AssertionError, match=told):
-        check_predictor(kind)

@@ -16,6 +16,7 @@ from torch import Tensor
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.calibration import Affine
 from clom.methods.families.base import Blocks
+from clom.ood.predictors.base import Decision, TaskOutputs
 from clom.ood.rejection import HeldOutScores
 
 
@@ -161,18 +162,23 @@ def rejection(validation: Tensor, test: Tensor, external: Mapping[str, Tensor], 
     return Rejection(wanted, threshold, rejected(test), {name: rejected(scores) for name, scores in external.items()})
 
 
-def evaluate(book: Scorebook, calibrations: Mapping[str, Affine]) -> Evaluation:
-    """All metrics of the tasks learned so far, for every calibration, from the scorebook's scores."""
+def evaluate(book: Scorebook, decisions: Mapping[str, Affine | Decision]) -> Evaluation:
+    """All metrics of the tasks learned so far, for every calibration or task predictor, from the scorebook."""
     raw = book.all_blocks()
     til = [correctness(raw[test], book.labels(test), test).til for test in range(book.n_tasks)]
     # From uncalibrated blocks: how well a task's model detects other tasks' images must not depend on their scores,
     # which the fit of a calibration does, and cross-task calibration even for every image.
     aucs = [mean_auc(auc_grid(raw, score)) for score in (max_logit, max_softmax)]
     by_calibration = {
-        name: _class_incremental(book, [calibration(blocks) for blocks in raw], *aucs)
-        for name, calibration in calibrations.items()
+        name: _class_incremental(book, [decided(decision, book.outputs(test)) for test in range(book.n_tasks)], *aucs)
+        for name, decision in decisions.items()
     }
     return Evaluation(book.n_tasks, _mean(torch.cat(til)), [_mean(correct) for correct in til], by_calibration)
+
+
+def decided(decision: Affine | Decision, outputs: Sequence[TaskOutputs]) -> Blocks:
+    """The blocks that a calibration or a task predictor compares."""
+    return decision([task.block for task in outputs]) if isinstance(decision, Affine) else decision(outputs)
 
 
 def _class_incremental(

@@ -1,6 +1,6 @@
 """Accuracy of task predictors: correct task, and correct task and class.
 
-Tested by tests/ood/test_predictors.py.
+Tested by tests/ood/predictors/test_rules.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clom.methods.families.base import Blocks
-from clom.ood.predictors import TaskPredictor
+from clom.ood.predictors.base import TaskOutputs, TaskPredictor
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,11 @@ class Outcome:
     cil: float
 
 
-def outcome(
-    predictor: TaskPredictor, blocks: Sequence[Blocks], scores: Sequence[Tensor], labels: Sequence[Tensor]
-) -> Outcome:
-    """Evaluate a predictor; entry j of each sequence belongs to task j's test images."""
+def outcome(predictor: TaskPredictor, outputs: Sequence[Sequence[TaskOutputs]], labels: Sequence[Tensor]) -> Outcome:
+    """Evaluate a fitted predictor; `outputs[j]` are those of all tasks' models for task j's test images."""
     task_correct, both_correct = [], []
     for task, truth in enumerate(labels):
-        correct = predictor.tasks(blocks[task], scores[task]) == task
+        correct = predictor.tasks(outputs[task]) == task
         task_correct.append(correct)
-        both_correct.append(correct & (blocks[task][task].argmax(1) == truth))
+        both_correct.append(correct & (outputs[task][task].block.argmax(1) == truth))
     return Outcome(float(torch.cat(task_correct).double().mean()), float(torch.cat(both_correct).double().mean()))

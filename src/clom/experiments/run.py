@@ -120,7 +120,7 @@ def execute(
             how: dict[str, Any] = {"precision": chosen, "data": data, "compile_with": backend, "passes": passes}
             method.learn(task, TrainingContext(on_progress, checkpoints, **how))
             book.update(method)
-            evaluation = evaluate(book, method.calibrations())
+            evaluation = evaluate(book, method.decisions())
             minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60
             used = passes.total if math.isfinite(passes.total) else None  # NaN: resumed from an old checkpoint
             results.append(TaskResult(evaluation, minutes, cpu_minutes, _capacity(method), used))

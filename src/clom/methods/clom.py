@@ -18,7 +18,8 @@ from clom.learning.learners.cached_contrastive import CachedContrastive
 from clom.learning.learners.contrastive import ContrastiveSettings, RotationContrastive, shared_projection
 from clom.learning.protection.hard_attention import HardAttention, HardAttentionSettings
 from clom.methods.families.base import seeded
-from clom.methods.families.masked import MaskedMethod, MaskedSettings
+from clom.methods.families.masked import MaskedMethod
+from clom.methods.families.masked_settings import MaskedSettings
 from clom.nets import NetSettings, make_net
 
 

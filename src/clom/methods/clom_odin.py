@@ -9,6 +9,7 @@ T and eps are constants: there are no OOD data while a task is learned, and othe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from clom.errors import UserError
 from clom.methods.families.base import Blocks
 from clom.methods.hat import Hat, HatSettings
 from clom.ood.odin import EPS, TEMPERATURE, odin_block
+from clom.ood.predictors.base import TaskOutputs
 from clom.settings import NonNegative, PositiveNumber
 
 
@@ -41,6 +43,9 @@ class ClomOdin(Hat):
 
     def odin_block(self, pixels: Tensor, task: int) -> Tensor:
         return self.block(pixels, task)
+
+    def outputs(self, pixels: Tensor, task: int, with_features: bool) -> TaskOutputs:
+        return replace(super().outputs(pixels, task, with_features), block=self.block(pixels, task))
 
     def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
         raise UserError(f"{self.name} cannot be exported: its scores need the gradient with respect to the image.")

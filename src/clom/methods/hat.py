@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from clom.learning.learners.cross_entropy import CrossEntropy, CrossEntropySettings
 from clom.learning.protection.hard_attention import HardAttention, HardAttentionSettings
 from clom.methods.families.base import seeded
-from clom.methods.families.masked import MaskedMethod, MaskedSettings
+from clom.methods.families.masked import MaskedMethod
+from clom.methods.families.masked_settings import MaskedSettings
 from clom.nets import NetSettings, make_net
 
 

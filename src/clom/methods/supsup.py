@@ -13,7 +13,8 @@ from clom.learning.learners.contrastive import ContrastiveSettings, RotationCont
 from clom.learning.learners.cross_entropy import CrossEntropy, CrossEntropySettings
 from clom.learning.protection.supermask import MaskedHead, Supermask, SupermaskSettings
 from clom.methods.families.base import seeded
-from clom.methods.families.masked import MaskedMethod, MaskedSettings
+from clom.methods.families.masked import MaskedMethod
+from clom.methods.families.masked_settings import MaskedSettings
 from clom.nets import NetSettings, make_net
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clom.errors import UserError, unknown
 from clom.plugins import Registry
 
 if TYPE_CHECKING:
-    from clom.ood.predictors import TaskPredictor
+    from clom.ood.predictors.base import TaskPredictor
     from clom.ood.scores import Score
 
 S = TypeVar("S", bound="type[Score]")
@@ -22,20 +22,25 @@ def check_score_class(thing: Any) -> None:
     from clom.ood.scores import NEEDS, Score
 
     _check_class(thing, "score", Score, "__call__(outputs), which returns one number per image")
+    _check_needs(thing, NEEDS, "a score")
+
+
+def _check_needs(thing: Any, known: Collection[str], kind: str) -> None:
     if isinstance(thing.needs, str):
         raise UserError(
             f"{thing.__name__}.needs must be a tuple of names: write needs = ({thing.needs!r},), with the comma."
         )
     for need in thing.needs:
-        if need not in NEEDS:
-            raise unknown(f"output that a score may need ({thing.__name__}.needs) called", str(need), NEEDS)
+        if need not in known:
+            raise unknown(f"output that {kind} may need ({thing.__name__}.needs) called", str(need), known)
 
 
 def check_predictor_class(thing: Any) -> None:
     """Raise unless `thing` can be used as a task predictor."""
-    from clom.ood.predictors import TaskPredictor
+    from clom.ood.predictors.base import NEEDS, TaskPredictor
 
-    _check_class(thing, "predictor", TaskPredictor, "__call__(blocks, scores), which returns [images, tasks]")
+    _check_class(thing, "predictor", TaskPredictor, "__call__(outputs), which returns [images, tasks]")
+    _check_needs(thing, NEEDS, "a predictor")
 
 
 def _check_class(thing: Any, kind: str, base: type, contract: str) -> None:
@@ -68,10 +73,27 @@ BUILT_IN_SCORES = {
 }
 """Name -> location and description, available without importing it."""
 
+_PREDICTORS = "clom.ood.predictors"
 BUILT_IN_PREDICTORS = {
-    "argmax": ("clom.ood.predictors:Argmax", "the task with the largest entry of all blocks; uses no OOD score"),
-    "task-then-class": ("clom.ood.predictors:TaskThenClass", "the task with the highest OOD score"),
-    "product": ("clom.ood.predictors:Product", "the task with the highest class times task probability"),
+    "argmax": (f"{_PREDICTORS}.rules:Argmax", "the task with the largest logit, not calibrated: CLOM(-c)"),
+    "task-then-class": (f"{_PREDICTORS}.rules:TaskThenClass", "the task with the highest OOD score"),
+    "product": (f"{_PREDICTORS}.rules:Product", "the task with the highest class times task probability"),
+    "calibration": (f"{_PREDICTORS}.calibrated:Calibrated", "the largest calibrated logit (Eq. 9-11): CLOM"),
+    "cross-task": (
+        f"{_PREDICTORS}.calibrated:CrossTask",
+        "the same with shifts by all tasks' logits; ours",
+    ),
+    "scale": (f"{_PREDICTORS}.calibrated:Scaled", "the largest logit over its usual value; no samples; ours"),
+    "wptp": (f"{_PREDICTORS}.factorised:Wptp", "within-task times task probability; no samples (Kim et al. 2022)"),
+    "more": (f"{_PREDICTORS}.factorised:More", "confidence times inverse distance; no samples (MORE, Kim et al. 2022)"),
+    "row": (f"{_PREDICTORS}.row:Row", "confidence, a head for other tasks, distance (ROW, Kim et al. 2023)"),
+    "row-no-samples": (f"{_PREDICTORS}.row:RowWithoutSamples", "ROW without its head for other tasks; no samples"),
+    "tpl": (f"{_PREDICTORS}.tpl:Tpl", "likelihood ratio and logit, soft minimum (TPL, Lin et al. 2024)"),
+    "tpl-max": (f"{_PREDICTORS}.tpl:TplSoftMaximum", "TPL with the soft maximum of its Eq. 9"),
+    "mahalanobis": (f"{_PREDICTORS}.fusion:Mahalanobis", "distance over rotation classes; no samples; ours"),
+    "fusion-no-samples": (f"{_PREDICTORS}.fusion:FusionWithoutSamples", "logit and distance; no samples; ours"),
+    "other-head": (f"{_PREDICTORS}.fusion:OtherHead", "a head with one output for all other tasks; ours"),
+    "fusion": (f"{_PREDICTORS}.fusion:Fusion", "calibrated logit, other heads and distance; ours"),
 }
 
 SCORES: Registry[type[Score]] = Registry("score", "clom.scores", BUILT_IN_SCORES, check_score_class)

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from clom.testing.methods import check_method
 from clom.testing.networks import check_network
-from clom.testing.scores import check_predictor, check_score
+from clom.testing.predictors import check_predictor
+from clom.testing.scores import check_score
 from clom.testing.streams import check_stream, tiny_stream
 
 __all__ = ["check_method", "check_network", "check_predictor", "check_score", "check_stream", "tiny_stream"]

@@ -1,4 +1,4 @@
-"""`check_score` and `check_predictor`, on outputs that are made up."""
+"""`check_score`, on outputs that are made up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from clom.errors import UserError
-from clom.ood.predictors import TaskPredictor
-from clom.ood.registry import check_predictor_class, check_score_class
+from clom.ood.registry import check_score_class
 from clom.ood.scores import Outputs, Score
 from clom.testing.expectations import is_finite, require
 
@@ -25,14 +24,14 @@ def check_score(make: Callable[[], Score]) -> None:
     and rank most of a task's own images above images that are nothing like them.
     """
     score = make()
-    _accept(check_score_class, type(score))
+    accept(check_score_class, type(score))
     own, held_out, other = (made_up_outputs(seed, shift) for seed, shift in ((0, 0.0), (1, 0.0), (2, 6.0)))
     own, held_out, other = (outputs.only(score.needs) for outputs in (own, held_out, other))
     untouched = copy.deepcopy((own, held_out))
-    fitted = _called("fit", lambda: score.fit(own))
+    fitted = called("fit", lambda: score.fit(own))
     require(fitted is score, f"fit returned {fitted!r:.80}", "fit returns the score itself")
     held_out, other = held_out.only(set(score.needs) - {"labels"}), other.only(set(score.needs) - {"labels"})
-    values = _called("the call", lambda: score(held_out))
+    values = called("the call", lambda: score(held_out))
     _check_values(values, len(held_out.block), "[images]")
     require(
         torch.equal(values, score(held_out)),
@@ -60,37 +59,6 @@ def check_score(make: Callable[[], Score]) -> None:
     )
 
 
-def check_predictor(make: Callable[[], TaskPredictor]) -> None:
-    """`make()`, for example the class itself, gives a fresh task predictor.
-
-    It must say how strongly each task claims each image, `[images, tasks]`, and follow the evidence where blocks and
-    scores agree.
-    """
-    predictor = make()
-    _accept(check_predictor_class, type(predictor))
-    blocks, scores, tasks = _claims()
-    claims = _called("the call", lambda: predictor(blocks, scores))
-    require(
-        isinstance(claims, Tensor) and claims.shape == scores.shape,
-        f"The call returned {_described(claims)} for {len(scores)} images and {len(blocks)} tasks",
-        "how strongly each task claims each image, [images, tasks]",
-    )
-    require(is_finite(claims), "The call returned NaN or infinity", "claims are finite")
-    require(torch.equal(claims, make()(blocks, scores)), "A second call differs", "a function of its inputs")
-    part = predictor([block[:3] for block in blocks], scores[:3])
-    require(
-        torch.allclose(part.double(), claims[:3].double(), rtol=1e-4, atol=1e-6),
-        "An image's task depends on which images are predicted together with it",
-        "each image is judged by itself",
-    )
-    right = float((predictor.tasks(blocks, scores) == tasks).double().mean())
-    require(
-        right > 0.5,
-        f"Where blocks and scores point to one of three tasks, it is found for {100 * right:.0f}% of the images",
-        "the strongest claim is that of the predicted task",
-    )
-
-
 def made_up_outputs(seed: int, shift: float = 0.0, n_images: int = 40, n_classes: int = 3, d: int = 8) -> Outputs:
     """Outputs of a linear classifier for clusters of features, moved off them by `shift` standard deviations."""
     generator = torch.Generator().manual_seed(seed)
@@ -113,26 +81,14 @@ def rows(outputs: Outputs, part: slice) -> Outputs:
     return Outputs(block, features, labels, odin, outputs.linear_head)
 
 
-def _claims() -> tuple[list[Tensor], Tensor, Tensor]:
-    """Blocks and scores of three tasks with 2, 3 and 1 classes, and the task they point to."""
-    generator = torch.Generator().manual_seed(0)
-    tasks = torch.arange(30) % 3
-    blocks = [torch.randn(30, n_classes, generator=generator) for n_classes in (2, 3, 1)]
-    for task, block in enumerate(blocks):
-        block[tasks == task, 0] += 6
-    scores = torch.randn(30, 3, generator=generator).double()
-    scores[torch.arange(30), tasks] += 4
-    return blocks, scores, tasks
-
-
-def _accept(check: Callable[[object], None], kind: type) -> None:
+def accept(check: Callable[[object], None], kind: type) -> None:
     try:
         check(kind)
     except UserError as problem:
         raise AssertionError(str(problem)) from problem
 
 
-def _called(what: str, do: Callable[[], T]) -> T:
+def called(what: str, do: Callable[[], T]) -> T:
     try:
         return do()
     except UserError as problem:
@@ -142,7 +98,7 @@ def _called(what: str, do: Callable[[], T]) -> T:
 def _check_values(values: Tensor, n_images: int, shape: str) -> None:
     require(
         isinstance(values, Tensor) and values.shape == (n_images,),
-        f"The call returned {_described(values)} for {n_images} images",
+        f"The call returned {described(values)} for {n_images} images",
         f"one number per image, {shape}",
     )
     require(values.is_floating_point(), f"The call returned {values.dtype}", "scores are floating point numbers")
@@ -150,7 +106,7 @@ def _check_values(values: Tensor, n_images: int, shape: str) -> None:
     require(is_finite(values), "The call returned NaN or infinity", "scores are finite")
 
 
-def _described(thing: object) -> str:
+def described(thing: object) -> str:
     return f"a tensor of shape {tuple(thing.shape)}" if isinstance(thing, Tensor) else f"{thing!r:.80}"
 
 

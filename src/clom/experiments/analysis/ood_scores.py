@@ -38,7 +38,8 @@ from clom.experiments.run import read_finished
 from clom.files import write_json
 from clom.learning.loop import generator
 from clom.methods.families.base import Blocks, Method, move
-from clom.ood.predictors import Argmax, Standardiser, TaskPredictor
+from clom.ood.predictors.base import TaskOutputs, TaskPredictor
+from clom.ood.predictors.rules import Argmax, Standardiser
 from clom.ood.registry import PREDICTORS, SCORES, chosen
 from clom.ood.rejection import FALSE_REJECTION
 from clom.ood.scores import NEEDS, Outputs, Score
@@ -161,10 +162,11 @@ def by_title(references: Sequence[str] = ()) -> dict[str, type[Score]]:
 
 
 def all_predictors(references: Sequence[str] = ()) -> dict[str, TaskPredictor]:
-    """All registered predictors and those named, except argmax, which does not use a score."""
+    """All registered predictors, and those given as code, that decide by one OOD score per task."""
     for reference in references:
         PREDICTORS.named(reference)
-    return {name: PREDICTORS.get(name)() for name in PREDICTORS.names() if name != "argmax"}
+    kinds = {name: PREDICTORS.get(name) for name in PREDICTORS.names()}
+    return {name: kind() for name, kind in kinds.items() if "score" in kind.needs}
 
 
 def unmet_needs(method: str, left_out: Mapping[str, Sequence[str]]) -> str:
@@ -288,12 +290,16 @@ def _result(
     standard = Standardiser.fit([values.validation[task][task] for task in tasks])
     standardised = [standard(row) for row in values.test]
     own = [values.test[task][task] for task in tasks]
+    outputs = [
+        [TaskOutputs(block, score=score) for block, score in zip(row, scores.unbind(1), strict=True)]
+        for row, scores in zip(blocks, standardised, strict=True)
+    ]
     return ScoreResult(
         auc_validation=mean_auc(pair_grid(values.validation, auc)),
         auc=mean_auc(pair_grid(values.test, auc)),
         fpr95=mean_of_pairs(pair_grid(values.test, fpr95), alone=0.0),
         aupr=mean_of_pairs(pair_grid(values.test, aupr), alone=1.0),
-        rules={name: outcome(predictor, blocks, standardised, labels) for name, predictor in predictors.items()},
+        rules={name: outcome(predictor, outputs, labels) for name, predictor in predictors.items()},
         external_auc={
             name: sum(auc(own[task], row[task]) for task in tasks) / len(tasks) for name, row in values.external.items()
         },
@@ -307,8 +313,7 @@ def _result(
 
 
 def _argmax(method: Method, blocks: Sequence[Blocks], labels: Sequence[Tensor]) -> dict[str, Outcome]:
-    no_scores = [torch.empty(0)] * len(labels)
     return {
-        name: outcome(Argmax(), [calibrate(row) for row in blocks], no_scores, labels)
+        name: outcome(Argmax(), [[TaskOutputs(block) for block in calibrate(row)] for row in blocks], labels)
         for name, calibrate in method.calibrations().items()
     }

@@ -31,6 +31,7 @@ from clom.nets.passes import counting
 from clom.nets.plain import set_layout
 from clom.nets.precision import network_dtype
 from clom.ood.odin import odin_block
+from clom.ood.predictors.base import Decision, TaskOutputs
 from clom.settings import Settings, flatten
 
 Capability = Literal["features", "linear_head", "task_logits"]
@@ -234,6 +235,19 @@ class Method(nn.Module, ABC):
     def calibrations(self) -> Mapping[str, Affine]:
         """Calibrations that make blocks comparable, the preferred one first; none changes a TIL prediction."""
         return {"none": Affine.identity(len(self.tasks))}
+
+    def decisions(self) -> Mapping[str, Affine | Decision]:
+        """Ways to compare classes of different tasks, the preferred one first: task predictors and calibrations."""
+        return self.calibrations()
+
+    @property
+    def decides_by_features(self) -> bool:
+        """Whether a decision needs the features of `outputs`."""
+        return False
+
+    def outputs(self, pixels: Tensor, task: int, with_features: bool) -> TaskOutputs:
+        """The outputs of a task's model that decisions are made from; the features only if they are asked for."""
+        return TaskOutputs(self.block(pixels, task))
 
     @property
     def calibration_samples(self) -> int | None:

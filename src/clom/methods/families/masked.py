@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from clom.data.stratified import balanced_rows
 from clom.data.stream import Task
 from clom.data.views import rotations, with_flipped
 from clom.errors import UserError
-from clom.learning.calibration import Affine, CalibrationSettings, fit_to_memory
+from clom.learning.calibration import Affine, fit_to_memory
 from clom.learning.context import TrainingContext
 from clom.learning.heads import DiscriminantHead
 from clom.learning.learners.base import Learner
@@ -24,25 +24,19 @@ from clom.learning.loop import generator
 from clom.learning.protection.base import Protection
 from clom.methods.families.base import Blocks, LearnedTask, Method
 from clom.methods.families.graphs import MaskedScores, TaskScores
+from clom.methods.families.masked_settings import MaskedSettings
 from clom.methods.families.task_network import TaskNetwork
+from clom.methods.families.task_prediction import TaskPrediction
 from clom.nets import NetSettings
 from clom.nets.gates import Gates
 from clom.nets.networks.adapters import AdapterNet
-from clom.settings import Count, Settings
+from clom.ood.predictors.base import Decision, StoredSamples, TaskOutputs
+from clom.ood.predictors.statistics import TaskStatistics, measure
+from clom.settings import Settings
 from clom.threads import Workers
 
-
-class MaskedSettings(Settings):
-    """Settings of all masked methods."""
-
-    former_names: ClassVar[Mapping[str, str]] = {"mirror": "flip_tta"}
-    calibration: Literal["memory", "scale", "none"] = "memory"
-    """`memory` (Eq. 9-11) stores `memory_per_class` validation samples; `scale` stores none; `none` is CLOM(-c)."""
-    memory_per_class: Count = 20
-    memory_fit: CalibrationSettings = CalibrationSettings()
-    flip_tta: bool = False
-    """Horizontal-flip test-time augmentation: average the scores of an image and of its flip, for data that is flipped
-    in training. Not in the paper; doubles the cost of inference."""
+_STATISTICS = 2000
+"""Training images, the same number of each class, that the statistics of a task are taken from."""
 
 
 class MaskedMethod(Method):
@@ -73,6 +67,7 @@ class MaskedMethod(Method):
         self.memory = Memory()
         self.typical = nn.ParameterList()  # per task: the divisor of the `scale` calibration
         self.fitted = nn.ParameterList()  # the `memory` calibration (scales, shifts, cross_task), refitted every task
+        self.prediction = TaskPrediction(settings.predictor, settings.keeps_samples)
         self._networks: dict[int, TaskNetwork] = {}  # a cache, filled on first use; never saved
         self._workers = Workers()
         self.register_load_state_dict_post_hook(_clear_networks)  # type: ignore[no-untyped-call]
@@ -103,6 +98,7 @@ class MaskedMethod(Method):
         self.heads.append(self.learner.make_head(self.protection, len(self.tasks) - 1, task.n_classes))
         self.typical.append(_constant(torch.ones(1)))
         self.set_fitted(Affine.identity(len(self.tasks)))
+        self.prediction.open_task()
         self.eval()
 
     def _learn(self, task: Task, context: TrainingContext) -> None:
@@ -121,10 +117,12 @@ class MaskedMethod(Method):
                 stacklevel=3,
             )
         self.typical[number].copy_(self._typical_score(task, number))
+        if self.settings.statistics and not self.protection.net.has_frozen_backbone:
+            self.prediction.record(number, self._statistics(task, number))
         if self.settings.calibration == "memory":
             samples = per_class(task.validation, self.settings.memory_per_class, self._random("memory"))
             self.memory.add(number, self.stored_form(samples.pixels), samples.labels)
-            self._fit_to_memory()
+        self._fit_to_memory()
 
     def _forget(self, number: int, task: LearnedTask) -> str:
         self._networks = {}
@@ -133,12 +131,11 @@ class MaskedMethod(Method):
         del self.heads[number]
         self.typical = nn.ParameterList(value for at, value in enumerate(self.typical) if at != number)
         self.memory.forget(number)
+        self.prediction.forget(number)
         if not self.tasks:
             self.fitted = nn.ParameterList()
-        elif self.settings.calibration == "memory":
-            self._fit_to_memory()
         else:
-            self.set_fitted(Affine.identity(len(self.tasks)))
+            self._fit_to_memory()
         return "Units that other tasks also use keep what they learned from it." if self.capacity() else ""
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
@@ -298,11 +295,50 @@ class MaskedMethod(Method):
         self._fit_to_memory()
 
     def _fit_to_memory(self) -> None:
+        """Fit what makes tasks comparable to the stored samples: the calibration, and the task predictor."""
+        if self.settings.calibration != "memory":
+            self.set_fitted(Affine.identity(len(self.tasks)))
+            self.prediction.fit(None)
+            return
+        samples = self.samples("features" in self.prediction.needs)
         offsets = torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)
-        labels = self.memory.labels.cpu() + offsets[self.memory.tasks.cpu()]
-        blocks = self.blocks(self.memory.pixels)
-        fitted = fit_to_memory(blocks, labels, self.settings.memory_fit, self._random("calibration"))
-        self.set_fitted(fitted)
+        blocks, labels = [task.block for task in samples.outputs], samples.labels + offsets[samples.tasks]
+        self.set_fitted(fit_to_memory(blocks, labels, self.settings.memory_fit, self._random("calibration")))
+        self.prediction.fit(samples)
+
+    def use_predictor(self, name: str | None) -> None:
+        """Decide by another task predictor, or by the calibration alone; nothing is trained."""
+        settings = self.settings.model_copy(update={"predictor": name})
+        self.prediction.use(name, settings.keeps_samples)
+        self.settings = settings
+        self._fit_to_memory()
+
+    def samples(self, with_features: bool) -> StoredSamples:
+        """The stored samples as every task's model sees them."""
+        outputs = [self.outputs(self.memory.pixels, task, with_features) for task in range(len(self.tasks))]
+        return StoredSamples(outputs, self.memory.tasks.cpu(), self.memory.labels.cpu())
+
+    def decisions(self) -> Mapping[str, Affine | Decision]:
+        chosen = self.settings.predictor
+        return self.calibrations() if chosen is None else {chosen: self.prediction, **self.calibrations()}
+
+    @property
+    def decides_by_features(self) -> bool:
+        return "features" in self.prediction.needs
+
+    @torch.no_grad()
+    def outputs(self, pixels: Tensor, task: int, with_features: bool) -> TaskOutputs:
+        """The features, `[images, rotations, d]`, come from the same pass as the block."""
+        if not with_features or not len(pixels):
+            return TaskOutputs(self.block(pixels, task))
+        batches = [self._network(task).outputs(self._views(batch)) for batch in torch.split(pixels, self._batch_size)]
+        block, features = (torch.cat(parts).cpu() for parts in zip(*batches, strict=True))
+        return TaskOutputs(block, features)
+
+    def _statistics(self, task: Task, number: int) -> TaskStatistics:
+        train = per_class(task.train, max(1, _STATISTICS // task.n_classes), self._random("statistics"))
+        own, held_out = (self.outputs(images.pixels, number, True) for images in (train, task.validation))
+        return measure(own, train.labels.cpu(), held_out, task.validation.labels.cpu())
 
     def set_fitted(self, fitted: Affine) -> None:
         values = [fitted.scales, fitted.shifts]

@@ -1,6 +1,6 @@
-"""A learned task's network for inference.
+"""A learned task's sub-network and head, for inference.
 
-Tested by tests/methods/families/test_masked.py.
+Tested by tests/methods/test_clom.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,18 @@ class TaskNetwork:
 
     def __call__(self, views: Tensor) -> Tensor:
         """Eq. 6: rotation r of the image reads block r of the head, and the blocks are averaged."""
-        outputs = self.head(self.features_of(views))
+        return self.outputs(views)[0]
+
+    def outputs(self, views: Tensor) -> tuple[Tensor, Tensor]:
+        """The scores, and the features of every rotation, `[images, rotations, d]`; not those of flipped images."""
+        features = self.features_of(views)
+        return self._scores(self.head(features)), self._by_image(features)
+
+    def _by_image(self, features: Tensor) -> Tensor:
+        by_rotation = features.view(self.rotations, -1, features.shape[1]).transpose(0, 1)
+        return by_rotation[: len(by_rotation) // 2] if self.flip_tta else by_rotation
+
+    def _scores(self, outputs: Tensor) -> Tensor:
         by_rotation = outputs.view(self.rotations, -1, self.rotations, outputs.shape[1] // self.rotations)
         own: Tensor = by_rotation.diagonal(dim1=0, dim2=2)  # [images, classes, rotations]
         scores = own.mean(-1)

@@ -1,8 +1,4 @@
-"""Task predictors: from blocks and one OOD score per task to the task of an image.
-
-A predictor computes a score for every task. The task with the highest score is predicted, and the class is that task's
-best one. So for every predictor an image is classified correctly exactly if its task and its TIL prediction are
-correct, hence `TIL + TaskDR - 1 <= CIL <= min(TIL, TaskDR)`.
+"""Predictors that are not fitted: the largest logit, and two rules that use one standardised OOD score per task.
 
 | name | score of task k for image x |
 |---|---|
@@ -13,52 +9,39 @@ correct, hence `TIL + TaskDR - 1 <= CIL <= min(TIL, TaskDR)`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-
-class TaskPredictor(ABC):
-    """Base class of task predictors; subclasses must be constructible without arguments."""
-
-    title: ClassVar[str] = ""
-    """Name in tables; by default the registered name."""
-
-    @abstractmethod
-    def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        """The score of each task for each image, `[images, tasks]`, from one block `[images, classes]` per task and
-        standardised OOD scores `[images, tasks]`."""
-
-    def tasks(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        """The predicted task of every image."""
-        return self(blocks, scores).argmax(1)
+from clom.ood.predictors.base import TaskOutputs, TaskPredictor, log_confidence
 
 
 class Argmax(TaskPredictor):
     """The task with the largest entry of all blocks; uses no OOD score."""
 
-    def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        return torch.stack([block.amax(1) for block in blocks], 1)
+    def __call__(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+        return torch.stack([task.block.amax(1) for task in outputs], 1)
 
 
 class TaskThenClass(TaskPredictor):
     """The task with the highest OOD score."""
 
     title = "task, then class"
+    needs = ("score",)
 
-    def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        return scores
+    def __call__(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+        return torch.stack([task.need_score() for task in outputs], 1)
 
 
 class Product(TaskPredictor):
     """The task with the highest product of class and task probability, in log space to avoid underflow."""
 
-    def __call__(self, blocks: Sequence[Tensor], scores: Tensor) -> Tensor:
-        within = torch.stack([block.double().log_softmax(1).amax(1) for block in blocks], 1)
-        return within + scores.log_softmax(1)
+    needs = ("score",)
+
+    def __call__(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+        within = torch.stack([log_confidence(task.block) for task in outputs], 1)
+        return within + torch.stack([task.need_score() for task in outputs], 1).log_softmax(1)
 
 
 class Standardiser:

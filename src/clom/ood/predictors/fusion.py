@@ -1,0 +1,153 @@
+"""Our predictors: how typical an image's features are for a task, and whether they look like those of other tasks.
+
+| name | score of task k | stored samples |
+|---|---|---|
+| `mahalanobis` | squared distance to the nearest class, averaged over rotations, standardised on own data | none |
+| `fusion-no-samples` | that plus the standardised largest logit | none |
+| `other-head` | log-odds of "own class" against "another task", averaged over rotations | yes |
+| `fusion` | a weighted sum of the calibrated largest logit, the log-odds and the distance | yes |
+
+The weights of `fusion` are shared by all tasks and fitted, by a softmax over tasks, to the stored samples. The log-odds
+they are fitted to come from heads that were fitted to the other samples (cross-fitting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clom.learning.calibration import Affine, CalibrationSettings
+from clom.ood.predictors.base import StoredSamples, TaskOutputs, TaskPredictor
+from clom.ood.predictors.calibrated import calibration_of
+from clom.ood.predictors.other_heads import OtherHeads
+from clom.ood.predictors.row import restored_heads, stored_heads
+from clom.ood.predictors.statistics import SHRINKAGE, Gaussians, TaskStatistics, rotation_mahalanobis
+
+_FOLDS, _L2, _ITERATIONS = 3, 1e-4, 50
+_PRIOR = 1e-3  # keeps the weights finite where the samples are separable
+
+
+class Mahalanobis(TaskPredictor):
+    """Mahalanobis distance over rotation classes; needs no samples."""
+
+    title = "rotation Mahalanobis"
+    needs: ClassVar[Collection[str]] = ("features", "statistics")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tasks: list[TaskStatistics] = []
+        self._gaussians: list[Gaussians] = []
+
+    def fit(self, tasks: Sequence[TaskStatistics], samples: StoredSamples | None) -> Self:
+        self._tasks, self._gaussians = list(tasks), [Gaussians.of(task, SHRINKAGE) for task in tasks]
+        return self
+
+    def __call__(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+        return self._typical(outputs)
+
+    def _typical(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+        """The standardised distance score, `[images, tasks]`; high = belongs."""
+        found = []
+        for statistics, gaussians, task in zip(self._tasks, self._gaussians, outputs, strict=True):
+            score = rotation_mahalanobis(gaussians.distances(task.need_features()))
+            found.append(statistics.standardised("rotation mahalanobis", score))
+        return torch.stack(found, 1)
+
+    def _largest(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+        """The standardised largest logit, `[images, tasks]`."""
+        pairs = zip(self._tasks, outputs, strict=True)
+        return torch.stack([own.standardised("largest logit", task.block.amax(1)) for own, task in pairs], 1)
+
+
+class FusionWithoutSamples(Mahalanobis):
+    """The sum of the standardised largest logit and the standardised distance."""
+
+    title = "fusion without samples"
+
+    def __call__(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+        return self._largest(outputs) + self._typical(outputs)
+
+
+class OtherHead(TaskPredictor):
+    """A head per task with one output for all other tasks, over all rotations."""
+
+    title = "other head"
+    needs = ("features", "samples")
+
+    def fit(self, tasks: Sequence[TaskStatistics], samples: StoredSamples | None) -> Self:
+        if samples is not None:
+            heads = OtherHeads.fit(samples, _rotations(samples.outputs), _L2, _ITERATIONS)
+            self.learned = stored_heads(heads)
+        return self
+
+    def __call__(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+        return restored_heads(self.learned, _rotations(outputs)).log_odds(outputs)
+
+
+class Fusion(Mahalanobis):
+    """Calibrated largest logit, other heads and Mahalanobis distance, fused by a softmax over tasks."""
+
+    title = "fusion"
+    needs = ("features", "statistics", "samples")
+
+    def fit(self, tasks: Sequence[TaskStatistics], samples: StoredSamples | None) -> Self:
+        super().fit(tasks, samples)
+        if samples is None:
+            return self
+        rotations = _rotations(samples.outputs)
+        affine = calibration_of(samples, CalibrationSettings())
+        self.learned = {"scales": affine.scales, "shifts": affine.shifts}
+        evidence = torch.stack(
+            [self._calibrated(samples.outputs), cross_fitted(samples, rotations), self._typical(samples.outputs)], 2
+        )
+        self.learned["weights"] = fit_weights(evidence, samples.tasks)
+        self.learned |= stored_heads(OtherHeads.fit(samples, rotations, _L2, _ITERATIONS))
+        return self
+
+    def __call__(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+        heads = restored_heads(self.learned, _rotations(outputs))
+        evidence = [self._calibrated(outputs), heads.log_odds(outputs), self._typical(outputs)]
+        return torch.stack(evidence, 2) @ self.learned["weights"]
+
+    def _calibrated(self, outputs: Sequence[TaskOutputs]) -> Tensor:
+        affine = Affine(self.learned["scales"].double(), self.learned["shifts"].double())
+        return torch.stack([block.amax(1) for block in affine([task.block.double() for task in outputs])], 1)
+
+
+def cross_fitted(samples: StoredSamples, rotations: int) -> Tensor:
+    """The log-odds of every sample from heads that were not fitted to it, `[samples, tasks]`."""
+    folds = samples.folds(_FOLDS)
+    found = torch.zeros(len(samples), len(samples.outputs), dtype=torch.float64)
+    for fold in range(_FOLDS):
+        heads = OtherHeads.fit(samples.rows(folds != fold), rotations, _L2, _ITERATIONS)
+        judged = samples.rows(folds == fold)
+        if len(judged):
+            found[folds == fold] = heads.log_odds(judged.outputs)
+    return found
+
+
+def fit_weights(evidence: Tensor, tasks: Tensor) -> Tensor:
+    """Weights of the kinds of evidence, `[kinds]`, that minimise the cross-entropy of the softmax over tasks.
+
+    `evidence [samples, tasks, kinds]`. The problem is convex.
+    """
+    weights = torch.zeros(evidence.shape[2], dtype=torch.float64, requires_grad=True)
+    solver = torch.optim.LBFGS([weights], max_iter=100, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        solver.zero_grad()
+        loss = F.cross_entropy(evidence @ weights, tasks) + _PRIOR * weights.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with torch.enable_grad():
+        solver.step(objective)  # type: ignore[no-untyped-call]
+    return weights.detach()
+
+
+def _rotations(outputs: Sequence[TaskOutputs]) -> int:
+    return outputs[0].need_features().shape[1]
