@@ -31,6 +31,7 @@ from clom.errors import UserError, unknown
 from clom.evaluation.metrics import Rejection, auc, aupr, fpr95, mean_auc, mean_of_pairs, pair_grid, rejection
 from clom.evaluation.scorebook import Scorebook
 from clom.evaluation.task_prediction import Outcome, outcome
+from clom.experiments.analysis.predictor_comparison import PredictorResult, compare_predictors
 from clom.experiments.analysis.task_outputs import OutputBook, unmet
 from clom.experiments.catalogue import experiment_names, read_experiment
 from clom.experiments.config import RunConfig
@@ -89,6 +90,8 @@ class ScoresReport:
     """Whether fitting at the end is the same as fitting right after each task."""
     left_out: dict[str, list[str]] = field(default_factory=dict)
     """Score -> needs that the method does not meet."""
+    predictors: dict[str, PredictorResult] = field(default_factory=dict)
+    """By name; empty for methods without a network per task."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -144,6 +147,7 @@ def score_run(
         missing=[name for name in names if name not in others],
         exact_memory=method.exact_memory,
         left_out=left_out,
+        predictors=compare_predictors(method, stream, others, on_pass),
     )
     write_json(folder / "scores.json", report.to_json())
     return report

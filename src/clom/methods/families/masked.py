@@ -335,6 +335,12 @@ class MaskedMethod(Method):
         block, features = (torch.cat(parts).cpu() for parts in zip(*batches, strict=True))
         return TaskOutputs(block, features)
 
+    def complete_statistics(self, tasks: Sequence[Task]) -> None:
+        """Take the statistics that a model of an earlier version lacks, from the data of its tasks."""
+        for number, task in enumerate(tasks):
+            if not self.prediction.has_statistics(number):
+                self.prediction.record(number, self._statistics(task, number))
+
     def _statistics(self, task: Task, number: int) -> TaskStatistics:
         train = per_class(task.train, max(1, _STATISTICS // task.n_classes), self._random("statistics"))
         own, held_out = (self.outputs(images.pixels, number, True) for images in (train, task.validation))

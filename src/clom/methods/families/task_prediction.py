@@ -52,6 +52,12 @@ class TaskPrediction(nn.Module):
         parts = [*self.statistics.buffers(), *self.learned.buffers()]
         return sum(part.numel() * part.element_size() for part in parts)
 
+    @property
+    def kept_bytes(self) -> int:
+        """The part of it that the chosen predictor uses."""
+        parts = [*self.learned.buffers(), *(self.statistics.buffers() if "statistics" in self.needs else [])]
+        return sum(part.numel() * part.element_size() for part in parts)
+
     def open_task(self) -> None:
         self.statistics.append(NamedTensors())
 
@@ -62,6 +68,9 @@ class TaskPrediction(nn.Module):
     def record(self, task: int, statistics: TaskStatistics) -> None:
         """Store the statistics of a task that was just learned."""
         self._of(task).set(vars(statistics))
+
+    def has_statistics(self, task: int) -> bool:
+        return bool(self._of(task).get())
 
     def all_statistics(self) -> list[TaskStatistics]:
         """The statistics of all tasks, on the CPU."""
