@@ -71,7 +71,8 @@ def scores_command(
             predictor,
             machine.choose_device(device),
         )
-    for table in (tasks_table(report), external_table(report)):
+    tables = [tasks_table(report), external_table(report)]
+    for table in tables + ([predictors_table(report)] if report.predictors else []):
         table.padding = (0, 1 if console.width >= 100 else 0)
         console.print(table)
     for text in closing_lines(report):
@@ -118,6 +119,31 @@ def external_table(report: ScoresReport) -> Table:
         columns.append((f"{title}\nAUC", auc_of(name), max))
         columns.append((f"{title}\nrejected", rejected_of(name), max))
     return _table("Rejection of external data sets, in percent", report, columns)
+
+
+def predictors_table(report: ScoresReport) -> Table:
+    """How well each task predictor finds the task, and what it keeps."""
+    table = Table(title="Task predictors on the same networks, in percent")
+    table.add_column("predictor", no_wrap=True)
+    for heading in ("CIL\nvalid.", "TaskDR", "CIL", "kB of\nstatistics", "kB of\nsamples"):
+        table.add_column(heading, justify="right")
+    for name in report.external:
+        table.add_column(name.replace("-", "-\n") + "\nAUC", justify="right")
+    judged = [result.validation.cil for result in report.predictors.values() if result.validation is not None]
+    for name, result in report.predictors.items():
+        known = result.validation
+        best = known is not None and known.cil == max(judged)
+        table.add_row(
+            name,
+            "–" if known is None else f"{100 * known.cil:.1f}" + ("*" if best else " "),
+            f"{100 * result.test.task_detection:.1f}",
+            f"{100 * result.test.cil:.1f}",
+            f"{result.statistics_bytes / 1000:.0f}",
+            f"{result.sample_bytes / 1000:.0f}",
+            *(f"{100 * result.external[other].auc:.1f}" for other in report.external),
+            style="bold" if best else "",
+        )
+    return table
 
 
 def _table(title: str, report: ScoresReport, columns: list[Column]) -> Table:

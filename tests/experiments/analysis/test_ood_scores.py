@@ -134,15 +134,17 @@ def test_outputs_are_computed_once(finished: Path, tmp_path: Path, monkeypatch: 
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "features.safetensors").unlink(missing_ok=True)
     reports: list[tuple[int, int]] = []
-    first = score_run(folder, external=[], on_pass=lambda done, total: reports.append((done, total)))
+    first = score_run(
+        folder, external=[], on_pass=lambda done, total: reports.append((done, total)), task_predictors=False
+    )
     assert reports == [(number, 18) for number in range(1, 19)]
     with monkeypatch.context() as patch:
         patch.setattr(MaskedMethod, "block", forbidden)
         patch.setattr(MaskedMethod, "features", forbidden)
-        assert score_run(folder, external=[]) == first
+        assert score_run(folder, external=[], task_predictors=False) == first
         with pytest.raises(AssertionError, match="run again"):
-            score_run(folder, external=["svhn"])
-    more = score_run(folder, external=["svhn"])
+            score_run(folder, external=["svhn"], task_predictors=False)
+    more = score_run(folder, external=["svhn"], task_predictors=False)
     assert more.scores["ViM"].auc == first.scores["ViM"].auc
     # With another model in the same folder, stored outputs are not used.
     stored = load_file(folder / "features.safetensors")
@@ -215,8 +217,10 @@ class Nowhere(clom.Score):
         return outputs.block.amax(1) / 0
 
 class Second(clom.TaskPredictor):
-    def __call__(self, blocks, scores):
-        return -scores
+    needs = ("score",)
+
+    def __call__(self, outputs):
+        return -torch.stack([task.score for task in outputs], 1)
 """
 
 
@@ -254,7 +258,7 @@ def test_only_named_scores_are_computed(
     with monkeypatch.context() as patch:
         patch.setattr(MaskedMethod, "features", forbidden)
         patch.setattr(MaskedMethod, "task_logits", forbidden)
-        report = score_run(folder, external=[], scores=["energy", "max-logit"])
+        report = score_run(folder, external=[], scores=["energy", "max-logit"], task_predictors=False)
     assert list(report.scores) == ["Energy", "MaxLogit"]
     assert report.scores == {name: everything.scores[name] for name in report.scores}
     report = score_run(folder, external=[], scores=["vim", f"{own_file}:Distance"])  # the rest is computed now

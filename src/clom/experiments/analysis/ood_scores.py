@@ -106,8 +106,11 @@ def score_run(
     scores: Sequence[str] = (),
     predictors: Sequence[str] = (),
     device: torch.device | None = None,
+    task_predictors: bool = True,
 ) -> ScoresReport:
-    """Compare scores and write `scores.json`; outputs of the networks are stored, so that a second call is fast.
+    """Compare scores and write `scores.json`; the outputs that scores use are stored, so that a second call is fast.
+
+    `task_predictors`: also compare task predictors, whose larger outputs are computed anew.
 
     `scores` are names to restrict the comparison to, and scores to add as `FILE.py:Name` or `package.module:Name`;
     `predictors` are added to those that are registered.
@@ -147,7 +150,7 @@ def score_run(
         missing=[name for name in names if name not in others],
         exact_memory=method.exact_memory,
         left_out=left_out,
-        predictors=compare_predictors(method, stream, others, on_pass),
+        predictors=compare_predictors(method, stream, others, on_pass) if task_predictors else {},
     )
     write_json(folder / "scores.json", report.to_json())
     return report

@@ -342,7 +342,8 @@ class MaskedMethod(Method):
                 self.prediction.record(number, self._statistics(task, number))
 
     def _statistics(self, task: Task, number: int) -> TaskStatistics:
-        train = per_class(task.train, max(1, _STATISTICS // task.n_classes), self._random("statistics"))
+        randomness = generator(self.seed, "statistics", number)
+        train = per_class(task.train, max(1, _STATISTICS // task.n_classes), randomness)
         own, held_out = (self.outputs(images.pixels, number, True) for images in (train, task.validation))
         return measure(own, train.labels.cpu(), held_out, task.validation.labels.cpu())
 

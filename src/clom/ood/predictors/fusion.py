@@ -123,9 +123,9 @@ def cross_fitted(samples: StoredSamples, rotations: int) -> Tensor:
     folds = samples.folds(_FOLDS)
     found = torch.zeros(len(samples), len(samples.outputs), dtype=torch.float64)
     for fold in range(_FOLDS):
-        heads = OtherHeads.fit(samples.rows(folds != fold), rotations, _L2, _ITERATIONS)
-        judged = samples.rows(folds == fold)
-        if len(judged):
+        fitted_to, judged = samples.rows(folds != fold), samples.rows(folds == fold)
+        if len(fitted_to) and len(judged):  # a single sample of each class leaves none to fit to
+            heads = OtherHeads.fit(fitted_to, rotations, _L2, _ITERATIONS)
             found[folds == fold] = heads.log_odds(judged.outputs)
     return found
 

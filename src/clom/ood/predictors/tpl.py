@@ -97,4 +97,6 @@ def fit_affine(scores: Tensor, tasks: Tensor, temperature: float) -> dict[str, T
             loss = F.cross_entropy((scales * scores + shifts) / temperature, tasks)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
+    if not bool(torch.isfinite(torch.cat([scales, shifts])).all()):  # huge scores of an untrained network
+        return {"scales": torch.ones_like(scales), "shifts": torch.zeros_like(shifts)}
     return {"scales": scales.detach(), "shifts": shifts.detach()}

@@ -115,6 +115,13 @@ class RunPage:
         self._examples(charts, data)
 
     @property
+    def best_predictor(self) -> str | None:
+        """The task predictor with the highest CIL on validation images, if `clom scores` compared them."""
+        compared = (self.run.scores or {}).get("predictors", {})
+        judged = {name: result["validation"]["cil"] for name, result in compared.items() if result["validation"]}
+        return max(judged, key=lambda name: judged[name], default=None)
+
+    @property
     def lead(self) -> str:
         """A summary in plain words."""
         return (
