@@ -65,9 +65,9 @@ class TaskPrediction(nn.Module):
         del self.statistics[task]
         self._predictor = None
 
-    def record(self, task: int, statistics: TaskStatistics) -> None:
-        """Store the statistics of a task that was just learned."""
-        self._of(task).set(vars(statistics))
+    def record(self, task: int, statistics: TaskStatistics, device: torch.device) -> None:
+        """Store the statistics of a task that was just learned, on the method's device."""
+        self._of(task).set(vars(statistics), device)
 
     def has_statistics(self, task: int) -> bool:
         return bool(self._of(task).get())
@@ -83,13 +83,13 @@ class TaskPrediction(nn.Module):
         return [TaskStatistics(**tensors) for tensors in found]
 
     @torch.no_grad()
-    def fit(self, samples: StoredSamples | None) -> None:
+    def fit(self, samples: StoredSamples | None, device: torch.device) -> None:
         """Fit the chosen predictor after a task was learned or forgotten."""
-        if self.name is None or not len(self.statistics):
-            self.learned.set({})
-            return
-        self._predictor = PREDICTORS.get(self.name)().fit(self._used_statistics(), samples)
-        self.learned.set(self._predictor.learned)
+        self._predictor = None  # what was learned is rounded to float32 first, as after loading
+        learned = {}
+        if self.name is not None and len(self.statistics):
+            learned = PREDICTORS.get(self.name)().fit(self._used_statistics(), samples).learned
+        self.learned.set({name: value.float() for name, value in learned.items()}, device)
 
     def _used_statistics(self) -> list[TaskStatistics]:
         return self.all_statistics() if "statistics" in self.needs else []
@@ -136,9 +136,8 @@ def _check_statistics(tensors: Mapping[str, Tensor | None]) -> None:
 class NamedTensors(nn.Module):
     """Tensors by name; which ones there are, and their shapes, is part of the state."""
 
-    def set(self, tensors: Mapping[str, Tensor]) -> None:
+    def set(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
         """Replace all tensors."""
-        device = next((value.device for value in self.buffers()), torch.device("cpu"))
         for name in list(self._buffers):
             delattr(self, name)
         for name, value in sorted(tensors.items()):
@@ -150,5 +149,6 @@ class NamedTensors(nn.Module):
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: object) -> None:
         names = [name.removeprefix(prefix) for name in state if name.startswith(prefix)]
-        self.set({name: torch.empty_like(state[prefix + name]) for name in names})
+        device = next((value.device for value in self.buffers()), torch.device("cpu"))
+        self.set({name: torch.empty_like(state[prefix + name]) for name in names}, device)
         super()._load_from_state_dict(state, prefix, *args)

@@ -111,7 +111,7 @@ class Fusion(Mahalanobis):
     def __call__(self, outputs: Sequence[TaskOutputs]) -> Tensor:
         heads = restored_heads(self.learned, _rotations(outputs))
         evidence = [self._calibrated(outputs), heads.log_odds(outputs), self._typical(outputs)]
-        return torch.stack(evidence, 2) @ self.learned["weights"]
+        return torch.stack(evidence, 2) @ self.learned["weights"].double()
 
     def _calibrated(self, outputs: Sequence[TaskOutputs]) -> Tensor:
         affine = Affine(self.learned["scales"].double(), self.learned["shifts"].double())
