@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 import torch
@@ -43,6 +44,7 @@ class Workers:
         waiting = deque(zip(results, jobs, strict=True))
         finished = threading.Event()
         with_gradients = torch.is_grad_enabled()
+        scopes = [copy_context() for _ in range(at_once - 1)]  # settings that hold for the caller
 
         def work() -> None:
             with torch.set_grad_enabled(with_gradients):
@@ -61,8 +63,8 @@ class Workers:
             if not finished.wait(_PATIENCE):
                 work()
 
-        for _ in range(at_once - 1):
-            self._threads(n_threads).submit(help_if_it_takes_long)
+        for scope in scopes:
+            self._threads(n_threads).submit(scope.run, help_if_it_takes_long)
         try:
             work()
             return [result.result() for result in results]

@@ -41,15 +41,19 @@ def _packed_child(child: nn.Module) -> nn.Module:
         assert isinstance(padding, int)
         return PackedConv2d(child.weight, child.bias, stride, padding)
     if isinstance(child, Selection) and child.matrix.shape[1] > 1:
-        return PackedConv2d(child.matrix, None, 1, 0)
+        return PackedConv2d(child.matrix, None, 1, 0, is_identity=True)
     return _packed_module(child)
 
 
 class PackedConv2d(nn.Module):
     """A convolution without gates or normalisation, called like `GatedConv2d`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, stride: int, padding: int, is_identity: bool = False
+    ) -> None:
         super().__init__()
+        self.multiply_adds_per_output = 0 if is_identity else weight[0].numel()
+        """For counting passes (`clom.nets.passes`), which must not depend on how a layer is computed."""
         self._bias = None if bias is None else bias.detach()
         self._geometry = [padding] * 2, [stride] * 2, [1, 1], 1  # no dilation, one group
         # Image size -> weights in the layout that suits it, and only one of them: the plain weights can be recovered.

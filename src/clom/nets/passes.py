@@ -8,9 +8,11 @@ that is not a network: solvers, herding, projections.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -31,26 +33,45 @@ class PassCounter:
 
     def __init__(self, unit: float) -> None:
         """`unit` is the number of multiply-adds of one pass: of the experiment's network for one image."""
-        self.unit, self.total = unit, 0.0
+        self.unit = unit
+        self._multiply_adds = 0.0  # a whole number, so that the order of additions makes no difference
+        self._lock = RLock()  # tasks answer on several threads
         self._costs = WeakKeyDictionary[nn.Module, dict[torch.Size, float]]()
+
+    @property
+    def total(self) -> float:
+        return self._multiply_adds / (self.unit or 1.0)
+
+    @total.setter
+    def total(self, passes: float) -> None:
+        self._multiply_adds = float(round(passes * (self.unit or 1.0))) if math.isfinite(passes) else passes
 
     def run(self, network: nn.Module, forward: Callable[..., Any], images: Tensor, *args: Any, **options: Any) -> Any:
         """The outputs of `forward`, which runs `network`, after counting the passes of `images`."""
-        costs = self._costs.setdefault(network, {})
-        if images.shape[1:] in costs:
+        with self._lock:
+            measures = images.shape[1:] not in self._costs.setdefault(network, {})
+            outputs = self._measured(network, forward, images, *args, **options) if measures else None
+        if not measures:
             outputs = self._forward(forward, images, *args, **options)
-        else:
-            with _multiply_adds(network) as measured:
-                outputs = self._forward(forward, images, *args, **options)
-            # Without convolutions and linear layers to measure, all networks count alike.
-            costs[images.shape[1:]] = sum(measured) / max(1, self._rows(images)) / self.unit if self.unit else 1.0
         self.count(network, images, 1.0 + BACKWARD * _has_gradient(outputs))
+        return outputs
+
+    def _measured(
+        self, network: nn.Module, forward: Callable[..., Any], images: Tensor, *args: Any, **options: Any
+    ) -> Any:
+        """The outputs of `forward`, and the cost of images of this size from now on."""
+        with _multiply_adds(network) as measured:
+            outputs = self._forward(forward, images, *args, **options)
+        # Without convolutions and linear layers to measure, all networks count alike.
+        cost = sum(measured) / max(1, self._rows(images)) if self.unit else 1.0
+        self._costs[network][images.shape[1:]] = cost
         return outputs
 
     def count(self, network: nn.Module, images: Tensor, passes: float) -> None:
         """Count so many `passes` of each image through a network that has run before."""
         if torch._C._current_graph_task_id() == -1:  # else activations are computed again during the backward pass
-            self.total += rows_of_batch(images) * self._costs[network][images.shape[1:]] * passes
+            with self._lock:
+                self._multiply_adds += rows_of_batch(images) * self._costs[network][images.shape[1:]] * passes
 
     def _forward(self, forward: Callable[..., Any], images: Tensor, *args: Any, **options: Any) -> Any:
         return forward(images, *args, **options)
@@ -106,12 +127,10 @@ def _multiply_adds(network: nn.Module) -> Iterator[list[float]]:
 
     def measure(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         transposed = isinstance(layer, nn.modules.conv._ConvTransposeNd)
-        weight = layer.weight
-        assert isinstance(weight, Tensor)
-        measured.append((inputs[0] if transposed else output).numel() * weight[0].numel())
+        measured.append((inputs[0] if transposed else output).numel() * _per_output(layer))
 
     modules = list(network.modules())
-    layers = [module for module in modules if isinstance(module, nn.modules.conv._ConvNd | nn.Linear)]
+    layers = [module for module in modules if _per_output(module)]
     handles = [layer.register_forward_hook(measure) for layer in layers]
     compiled = any(module._compiled_call_impl is not None for module in modules)
     try:
@@ -120,6 +139,13 @@ def _multiply_adds(network: nn.Module) -> Iterator[list[float]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _per_output(layer: nn.Module) -> int:
+    """Multiply-adds per output (per input of a transposed convolution); 0 for layers that are not counted."""
+    if isinstance(layer, nn.modules.conv._ConvNd | nn.Linear):
+        return layer.weight[0].numel()
+    return int(getattr(layer, "multiply_adds_per_output", 0))
 
 
 def _has_gradient(outputs: Any) -> bool:
