@@ -61,11 +61,11 @@ def test_fine_tuning() -> None:
 
 
 def test_hat() -> None:
-    """The masked network costs what the whole one does. Then the typical score of the task's images, and all tasks'
-    scores of the memory, which has one image of each class."""
+    """The masked network costs what the whole one does. Then the typical score and the statistics of the task's images,
+    which include two for validation, and all tasks' scores of the memory, which has one image of each class."""
     all_open = {"attention__initial_mean": 6.0, "attention__initial": 0.0}
     config = tiny("hat", learning__plan__epochs=2, memory_per_class=2, **all_open)
-    assert counted(config) == [N * 2 * 3 + N + 2, N * 2 * 3 + N + 4 * 2]
+    assert counted(config) == [N * 2 * 3 + N + (N + 2) + 2, N * 2 * 3 + N + (N + 2) + 4 * 2]
 
 
 def test_clom() -> None:
@@ -80,14 +80,14 @@ def test_clom() -> None:
         memory_per_class=2,
     )
     assert counted(config) == [
-        N * 2 * 8 * 3 + N * 3 * 4 + N * 4 + 2 * 4,
-        N * 2 * 8 * 3 + N * 3 * 4 + N * 4 + 4 * 4 * 2,
+        N * 2 * 8 * 3 + N * 3 * 4 + N * 4 + (N + 2) * 4 + 2 * 4,
+        N * 2 * 8 * 3 + N * 3 * 4 + N * 4 + (N + 2) * 4 + 4 * 4 * 2,
     ]
 
 
 def test_units_that_a_task_closed_cost_nothing_afterwards() -> None:
     config = tiny("hat", learning__plan__epochs=1, memory_per_class=2)
-    assert N * 3 < counted(config)[0] < N * 3 + N + 2
+    assert N * 3 < counted(config)[0] < N * 3 + N + (N + 2) + 2
 
 
 def test_icarl() -> None:
@@ -104,11 +104,16 @@ def test_derpp() -> None:
 
 
 def test_owm_has_a_network_of_its_own() -> None:
-    """The published network on 8 x 8 pixels: 2 x 2 kernels on padded images, then two hidden layers."""
-    config = tiny("owm", plan__epochs=2, network__channels=[2, 3, 4], network__hidden=[5, 6])
+    """The published network on 8 x 8 pixels: 2 x 2 kernels on padded images, then two hidden layers. In each of four
+    steps, the projectors are updated with patches or mean inputs (rows x size^2, twice), and project the gradients."""
+    settings = {"network.channels": [2, 3, 4], "network.hidden": [5, 6], "projector_stride": 2}
+    config = tiny("owm", plan__epochs=2, plan__batch=11, **settings)
     own = 81 * 2 * 3 * 4 + 25 * 3 * 2 * 4 + 9 * 4 * 3 * 4 + 4 * 5 + 5 * 6
-    common = unit_of_passes(config, 8)
-    assert counted(config) == pytest.approx([N * 2 * 3 * own / common] * 2)
+    updates = 2 * (25 * 12**2 + 9 * 8**2 + 4 * 12**2 + 4**2 + 5**2 + 6**2)
+    gradients = 2 * 12**2 + 3 * 8**2 + 4 * 12**2 + 5 * 4**2 + 6 * 5**2
+    heads = [3 * 6**2, 4 * 6**2]  # two classes and the row of future ones; then four classes
+    work = [N * 2 * 3 * own + 4 * (updates + gradients + head) for head in heads]
+    assert counted(config) == pytest.approx([value / unit_of_passes(config, 8) for value in work])
 
 
 def test_hypernet_runs_a_hypernetwork_besides() -> None:

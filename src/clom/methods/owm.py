@@ -36,6 +36,7 @@ from clom.learning.optim import OptimiserSettings
 from clom.learning.schedule import Schedule
 from clom.methods.families.shared import FullHeadSettings, SharedNetwork
 from clom.nets import NetSettings
+from clom.nets.passes import count_multiply_adds
 from clom.nets.plain import Backbone, LinearHead
 from clom.settings import Count, Fraction, Positive, PositiveNumber, Settings
 
@@ -152,6 +153,7 @@ class Projector(nn.Module):
         inner = mapped @ rows.T + alpha * torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
         half = torch.linalg.solve_triangular(torch.linalg.cholesky(inner), mapped, upper=False)
         self.matrix.addmm_(half.T, half, alpha=-1)
+        count_multiply_adds(2 * len(rows) * self.matrix.numel())
 
     def symmetrise(self) -> None:
         self.matrix.copy_((self.matrix + self.matrix.T) / 2)
@@ -159,6 +161,7 @@ class Projector(nn.Module):
     @torch.no_grad()
     def forward(self, rows: Tensor) -> Tensor:
         """`rows P`."""
+        count_multiply_adds(len(rows) * self.matrix.numel())
         projected: Tensor = (rows.to(self.matrix.dtype) @ self.matrix).to(rows.dtype)
         return projected
 

@@ -3,7 +3,7 @@
 One image forward through the experiment's own network costs 1, backward 2 more. Other networks cost in proportion to
 their multiply-adds. Networks count themselves when they run (`CountedNetwork`), so teachers, replayed images, inner
 loops and extracted features are included without any effort of a method. Not counted are linear heads and everything
-that is not a network: solvers, herding, projections.
+that is not a network, such as solvers and herding, except OWM's projectors (`count_multiply_adds`).
 """
 
 from __future__ import annotations
@@ -73,6 +73,12 @@ class PassCounter:
             with self._lock:
                 self._multiply_adds += rows_of_batch(images) * self._costs[network][images.shape[1:]] * passes
 
+    def add(self, multiply_adds: int) -> None:
+        """Count work that is not a network's."""
+        if self.unit:
+            with self._lock:
+                self._multiply_adds += multiply_adds
+
     def _forward(self, forward: Callable[..., Any], images: Tensor, *args: Any, **options: Any) -> Any:
         return forward(images, *args, **options)
 
@@ -110,6 +116,13 @@ def count_again(network: nn.Module, images: Tensor, passes: float) -> None:
     counter = _counter.get()
     if counter is not None:
         counter.count(network, images, passes)
+
+
+def count_multiply_adds(number: int) -> None:
+    """Count work outside networks that a method spends most of its time on."""
+    counter = _counter.get()
+    if counter is not None:
+        counter.add(number)
 
 
 def multiply_adds(network: nn.Module, images: Tensor) -> float:
