@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, Self
 
@@ -22,7 +22,7 @@ from clom.learning.loop import generator
 from clom.learning.precision import DTYPES
 from clom.learning.random_states import fork_random_states
 from clom.machine import device_memory
-from clom.methods.families.task_record import TaskRecord
+from clom.methods.families.task_record import LearnedTask as LearnedTask
 from clom.nets import NetSettings
 from clom.nets.compiling import compiled_networks
 from clom.nets.data_parallel import broadcast_state
@@ -38,20 +38,6 @@ Capability = Literal["features", "linear_head", "task_logits"]
 """Optional functions of a method without a default: see `Method.offers`."""
 Blocks = list[Tensor]
 """One score tensor `[images, classes of the task]` per learned task; high = belongs."""
-
-
-@dataclass(frozen=True)
-class LearnedTask:
-    """A learned task without its weights: names and, if there is one, its record."""
-
-    name: str
-    class_names: tuple[str, ...]
-    record: TaskRecord | None = None
-    """When and from which data it was learned."""
-
-    @property
-    def n_classes(self) -> int:
-        return len(self.class_names)
 
 
 class Method(nn.Module, ABC):

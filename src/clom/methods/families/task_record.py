@@ -1,8 +1,9 @@
-"""What a model file records about each task besides its weights."""
+"""What a model knows about each task besides its weights: its names, and what the model file records."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Annotated, ClassVar
@@ -49,6 +50,20 @@ class TaskRecord(Settings):
     @property
     def day(self) -> str:
         return self.learned.strftime("%Y-%m-%d %H:%M UTC")
+
+
+@dataclass(frozen=True)
+class LearnedTask:
+    """A learned task without its weights: names and, if there is one, its record."""
+
+    name: str
+    class_names: tuple[str, ...]
+    record: TaskRecord | None = None
+    """When and from which data it was learned."""
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
 
 
 def now() -> datetime:

@@ -1,4 +1,7 @@
-"""A linear head per task with one extra output, "another task", fitted to the stored samples."""
+"""A linear head per task with one extra output, "another task", fitted to the stored samples.
+
+Tested by tests/ood/predictors/test_fusion.py.
+"""
 
 from __future__ import annotations
 

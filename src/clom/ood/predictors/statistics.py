@@ -7,13 +7,11 @@ scores of the task's held-out images tell what is usual for the task. No image c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from clom.ood.predictors.base import TaskOutputs
+from clom.ood.predictors.outputs import TaskOutputs
 
 SHRINKAGE = 0.1
 """Of the covariance in the Mahalanobis scores whose usual values are recorded."""
