@@ -1,6 +1,6 @@
 """A learned task's sub-network and head, for inference.
 
-Tested by tests/methods/families/test_masked.py.
+Tested by tests/methods/families/test_task_network.py.
 """
 
 from __future__ import annotations
