@@ -7,6 +7,7 @@ into its weights, and an identity shortcut becomes a selection of channels. Gate
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -22,7 +23,17 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 def compact(net: Net, task: int, gates: Gates) -> Net:
     """A network of the same class: called with `(images, 0, {})` it returns `net(images, task, gates)[:, open]`."""
     units = {group: open_units(gate) for group, gate in gates.items()}
-    small = _compact_module(net, task, gates, units)
+
+    def compacted(module: nn.Module) -> nn.Module | None:
+        if isinstance(module, GatedConv2d):
+            return _compact_conv(module, task, gates[module.gate_out], units)
+        if isinstance(module, GatedLinear):
+            return _compact_linear(module, gates[module.gate_out], units)
+        if isinstance(module, GatedResidual):
+            return _compact_residual(module, task, units)
+        return Selection(module, gates[module.gate_out], units) if isinstance(module, GatedJoin) else None
+
+    small = copy_with(net, compacted)
     small.n_features = len(open_features(net, gates))
     return small.eval()
 
@@ -61,21 +72,14 @@ def sub_network(net: Net, task: int, gates: Gates) -> dict[str, Tensor]:
     return numbers | {name: value for name, value in net.state_dict().items() if not name.startswith(inside)}
 
 
-def _compact_module(module: AnyModule, task: int, gates: Gates, units: dict[str, Tensor]) -> AnyModule:
-    """A copy of `module` with every gated layer compacted; modules without gates are shared."""
+def copy_with(module: AnyModule, replacement: Callable[[nn.Module], nn.Module | None]) -> AnyModule:
+    """A copy of `module` in which some modules are replaced. Those without a replacement (None) are copied too, but
+    share their parameters and buffers."""
     clone = copy.copy(module)
     clone._modules = {}
     for name, child in module._modules.items():
-        if isinstance(child, GatedConv2d):
-            clone._modules[name] = _compact_conv(child, task, gates[child.gate_out], units)
-        elif isinstance(child, GatedLinear):
-            clone._modules[name] = _compact_linear(child, gates[child.gate_out], units)
-        elif isinstance(child, GatedResidual):
-            clone._modules[name] = _compact_residual(child, task, units)
-        elif isinstance(child, GatedJoin):
-            clone._modules[name] = Selection(child, gates[child.gate_out], units)
-        else:
-            clone._modules[name] = None if child is None else _compact_module(child, task, gates, units)
+        new = None if child is None else replacement(child)
+        clone._modules[name] = new if child is None or new is not None else copy_with(child, replacement)
     return clone
 
 

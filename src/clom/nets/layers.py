@@ -43,7 +43,7 @@ class GatedConv2d(nn.Conv2d):
         self.norms = nn.ModuleList()
         # oneDNN up to 3.12 writes past its workspace in the backward pass of a strided 1x1 convolution of fewer than
         # 8 (AVX2) or 16 (AVX-512) channels in channels_last: https://github.com/uxlfoundation/oneDNN/issues/6035
-        self._strided_pointwise = kernel == 1 and stride > 1 and n_in < 16
+        self._is_strided_pointwise = kernel == 1 and stride > 1
         self._covers_2x2 = (kernel, stride, padding) == (3, 1, 1)
 
     @property
@@ -61,7 +61,7 @@ class GatedConv2d(nn.Conv2d):
         return [norm] if isinstance(norm, nn.BatchNorm2d) else []
 
     def _conv_forward(self, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if self._strided_pointwise:  # the same convolution, with the strided pixels selected first
+        if self._is_strided_pointwise and self.in_channels < 16:  # the same, with the strided pixels selected first
             down, across = self.stride
             return F.conv2d(values[:, :, ::down, ::across], weight, bias)
         trained = weight.requires_grad and torch.is_grad_enabled()

@@ -18,6 +18,7 @@ _Name = Annotated[str, Field(max_length=1000)]
 class _Task(BaseModel):
     name: _Name
     class_names: Annotated[list[_Name], Field(min_length=1)]
+    units: dict[_Name, Annotated[int, Field(ge=1)]] = {}
 
 
 class _Description(BaseModel):

@@ -30,6 +30,7 @@ def describe_method(method: Method) -> dict[str, Any]:
         "exact_memory": method.exact_memory,
         "capacity": {group: used[-1] if used else 0.0 for group, used in method.capacity().items()},
         "capacity_by_task": {group: list(used) for group, used in method.capacity().items()},
+        "units_by_task": {group: list(units) for group, units in method.unit_counts().items()},
         "tasks": [_described(task) for task in method.tasks],
     }
 

@@ -80,6 +80,8 @@ def _damaged(path: Path, problem: Exception, plugins: Mapping[str, str] | None =
 
 def _described(task: LearnedTask) -> dict[str, Any]:
     described: dict[str, Any] = {"name": task.name, "class_names": list(task.class_names)}
+    if task.units:
+        described["units"] = dict(task.units)
     if task.record is not None:
         described["record"] = task.record.model_dump(mode="json")
     return described
@@ -95,7 +97,7 @@ def _rebuild(description: dict[str, Any], limit: SizeLimit) -> Method:
         limit.holder = method = maker(net, settings, description["image_shape"], description["seed"])
         for task in description["tasks"]:
             record = TaskRecord.model_validate(task["record"]) if "record" in task else None
-            learned = LearnedTask(task["name"], tuple(task["class_names"]), record)
+            learned = LearnedTask(task["name"], tuple(task["class_names"]), record, task.get("units", {}))
             if record and {len(record.images), len(record.validation_images)} != {learned.n_classes}:
                 raise ValueError(f"the record of task '{learned.name}' does not match its classes")
             method.open_task(learned)

@@ -204,10 +204,12 @@ def check_laws(method: Method, stream: Stream) -> None:
     )
     require(method.memory_bytes >= 0, f"memory_bytes is {method.memory_bytes}", "memory_bytes counts stored samples")
     for group, fractions in method.capacity().items():
+        units = method.unit_counts().get(group, [10_000] * len(fractions))  # unknown: fractions have four digits
+        used = [round(fraction * count) for fraction, count in zip(fractions, units, strict=True)]
         require(
-            list(fractions) == sorted(fractions) and all(0 <= fraction <= 1 for fraction in fractions),
-            f"The capacity of '{group}' is {list(fractions)}",
-            "capacity gives the fraction of units in use after each task, which never shrinks",
+            used == sorted(used) and all(0 <= fraction <= 1 for fraction in fractions),
+            f"The capacity of '{group}' is {list(fractions)}, of {list(units)} units",
+            "capacity gives the fraction of units in use after each task; their number never shrinks",
         )
 
 

@@ -6,7 +6,7 @@ Tested by tests/learning/protection/test_hard_attention.py.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Self, cast
 
@@ -38,6 +38,19 @@ class Protection(nn.Module, ABC):
     def add_task(self) -> None:
         """Add the parameters of one more task; old tasks are unaffected."""
 
+    def sizes_for_next_task(self) -> dict[str, int]:
+        """Gate group -> the units that it should have before the next task is added; empty if it never grows."""
+        return {}
+
+    def grow(self, sizes: Mapping[str, int], seed: int) -> None:
+        """Append units, closed for all tasks so far, until every gate group has its size; nothing if it is empty."""
+        if sizes:
+            raise ValueError("this protection has no gate groups that could grow")
+
+    def n_features(self, task: int) -> int:
+        """The number of features that the task's head reads: growth does not widen those of earlier tasks."""
+        return self.net.n_features
+
     @abstractmethod
     def features(self, images: Tensor, task: int) -> Tensor:
         """`h(x, k)` at inference."""
@@ -53,7 +66,7 @@ class Protection(nn.Module, ABC):
         compacted = self.compact(task)
         if compacted is None:
             # Not a lambda: a deep copy of the method must use its own copy of the network.
-            return partial(self.features, task=task), torch.arange(self.net.n_features, device=self.device)
+            return partial(self.features, task=task), torch.arange(self.n_features(task), device=self.device)
         small, kept = packed(compacted[0]), compacted[1]
         return lambda images: cast(Tensor, small(images, 0, {})), kept
 
@@ -86,7 +99,12 @@ class Protection(nn.Module, ABC):
         return {}
 
     def capacity(self) -> dict[str, list[float]]:
-        """Gate group -> fraction of its units in use after each task; empty if units are never used up."""
+        """Gate group -> fraction of its units in use after each task, of those that existed then; empty if units are
+        never used up."""
+        return {}
+
+    def unit_counts(self) -> dict[str, list[int]]:
+        """Gate group -> the number of its units when each task was learned; empty without gates."""
         return {}
 
     def closed_groups(self, task: int) -> list[str]:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Self, cast
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self, cast
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clom.learning.loop import generator
 from clom.learning.losses import sparsity
 from clom.learning.protection.base import Protection
 from clom.nets.compact import compact, open_features, sub_network
 from clom.nets.data_parallel import split_over_ranks
 from clom.nets.gates import Gates, soft_gate
+from clom.nets.growth import evened, narrowed, resize, set_n_features
 from clom.nets.layers import GatedLayer, GatedLinear, Net
-from clom.settings import NonNegative, PositiveNumber, Settings
+from clom.settings import NonNegative, Positive, PositiveNumber, Settings
+
+
+def _read_growth(value: object) -> object:
+    if value is True:  # YAML reads on as true, and off as false
+        raise ValueError("must be auto, off or a number of units")
+    return "off" if value is False else value
 
 
 class HardAttentionSettings(Settings):
@@ -35,6 +45,15 @@ class HardAttentionSettings(Settings):
     binary: bool = True
     """Outside training, gates are exactly 0 or 1 and old tasks are protected exactly. False: gates `sigmoid(s_max e)`
     and soft protection as in the paper, whose ablation over s measures this."""
+    growth: Annotated[Literal["auto", "off"] | Positive, BeforeValidator(_read_growth)] = "off"
+    """Whether layers get more units before a new task, closed for all old ones. `auto`: until as many are free as the
+    most demanding task so far opened anew. A number: that many, in every layer in which fewer are free."""
+
+    @model_serializer(mode="wrap")
+    def _without_growth(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without growth, settings are written as before it existed, so that older runs are recognised."""
+        values: dict[str, Any] = dump(self)
+        return {name: value for name, value in values.items() if (name, value) != ("growth", "off")}
 
 
 class HardAttention(Protection):
@@ -63,9 +82,58 @@ class HardAttention(Protection):
         embeddings = _Embeddings(self._gate_sizes(), self.settings.initial_mean, self.settings.initial)
         self.embeddings.append(embeddings.to(self.device))
 
+    def sizes_for_next_task(self) -> dict[str, int]:
+        growth, sizes = self.settings.growth, self._gate_sizes()
+        if growth == "off" or not self.n_tasks:
+            return {}
+        history = [self.used(before) for before in range(self.n_tasks + 1)]
+        for group, size in sizes.items():
+            in_use = [int((used[group] > 0.5).sum()) for used in history]
+            free, most_opened = size - in_use[-1], max(after - before for before, after in pairwise(in_use))
+            if growth == "auto":
+                sizes[group] += max(0, most_opened - free)
+            elif free < growth:
+                sizes[group] += growth
+        return evened(self.net, sizes)
+
+    def grow(self, sizes: Mapping[str, int], seed: int) -> None:
+        current = self._gate_sizes()
+        if not sizes or sizes == current:
+            return
+        fits = sizes.keys() == current.keys() and evened(self.net, sizes) == sizes
+        if not fits or any(sizes[group] < size for group, size in current.items()):
+            raise ValueError(f"gate groups of sizes {current} cannot grow to {dict(sizes)}")
+        self._resize(sizes, generator(seed, "growth", *sizes.values()))
+
+    def _resize(self, sizes: Mapping[str, int], randomness: torch.Generator | None = None) -> None:
+        for layer in self._layers():
+            resize(layer, sizes, randomness)
+        set_n_features(self.net, sizes)
+
     def gates(self, task: int) -> Gates:
+        """Units that were appended after the task was learned are closed."""
+        gates, sizes = self._gates_as_learned(task), self.net.gate_sizes()
+        return {group: F.pad(gate, (0, sizes[group] - len(gate))) for group, gate in gates.items()}
+
+    def _gates_as_learned(self, task: int) -> Gates:
+        """The gates of the units that existed when the task was learned."""
         gates = self._all_gates(task)
         return {group: gates[group] for group in self.net.gate_sizes()}
+
+    def _net_as_learned(self, task: int) -> Net:
+        """The network with the units that existed when the task was learned."""
+        return narrowed(self.net, self._sizes(task))
+
+    def _sizes(self, task: int) -> dict[str, int]:
+        return {group: len(embedding) for group, embedding in self.embeddings_of(task).items()}
+
+    def n_features(self, task: int) -> int:
+        group = self.net.feature_group
+        return self.net.n_features if group is None else self._sizes(task)[group]
+
+    def unit_counts(self) -> dict[str, list[int]]:
+        sizes = [self._sizes(task) for task in range(self.n_tasks)]
+        return {group: [then[group] for then in sizes] for group in self.net.gate_sizes()}
 
     def _layers(self) -> list[GatedLayer]:
         """The gated layers that tasks share."""
@@ -76,7 +144,7 @@ class HardAttention(Protection):
         return self.net.gate_sizes() | ({} if projection is None else {projection.gate_out: projection.n_units})
 
     def _all_gates(self, task: int) -> Gates:
-        """The task's mask outside training, including the gates of the projection."""
+        """The task's mask as learned, outside training, including the gates of the projection."""
         embeddings = self.embeddings_of(task)
         if self.settings.binary:
             return {group: (e > 0).to(e.dtype) for group, e in embeddings.items()}
@@ -87,26 +155,31 @@ class HardAttention(Protection):
         """Eq. 14: a unit counts as used as soon as one of the first `before` tasks opened it."""
         total = {group: torch.zeros(size, device=self.device) for group, size in self._gate_sizes().items()}
         for task in range(before):
-            total = {group: torch.maximum(total[group], a) for group, a in self._all_gates(task).items()}
+            for group, gate in self._all_gates(task).items():
+                known = total[group][: len(gate)]
+                known.copy_(torch.maximum(known, gate))
         return total
 
     @torch.no_grad()
     def capacity(self) -> dict[str, list[float]]:
         after = [self.used(task + 1) for task in range(self.n_tasks)]
-        return {group: [round(float(used[group].mean()), 4) for used in after] for group in self.net.gate_sizes()}
+        return {
+            group: [round(float(used[group][:count].mean()), 4) for used, count in zip(after, counts, strict=True)]
+            for group, counts in self.unit_counts().items()
+        }
 
     def closed_groups(self, task: int) -> list[str]:
         return [group for group, gate in self.gates(task).items() if not gate.any()]
 
     def features(self, images: Tensor, task: int) -> Tensor:
-        features: Tensor = self.net(images, task, self.gates(task))
+        features: Tensor = self._net_as_learned(task)(images, task, self._gates_as_learned(task))
         return features
 
     def compact(self, task: int) -> tuple[Net, Tensor] | None:
         if not self.settings.binary:
             return None  # soft gates close no unit
-        gates = self.gates(task)
-        return compact(self.net, task, gates), open_features(self.net, gates)
+        net, gates = self._net_as_learned(task), self._gates_as_learned(task)
+        return compact(net, task, gates), open_features(net, gates)
 
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
         gates = {group: self._soft_gate(e, position) for group, e in self.embeddings_of(task).items()}
@@ -129,7 +202,8 @@ class HardAttention(Protection):
         if self.projection is None:
             return super().n_parameters()
         training = sum(parameter.numel() for parameter in self.projection.parameters())
-        return super().n_parameters() - training - self.n_tasks * self.projection.n_units
+        gates = sum(self._sizes(task)[self.projection.gate_out] for task in range(self.n_tasks))
+        return super().n_parameters() - training - gates
 
     def weights(self, task: int) -> list[nn.Parameter]:
         projection = [] if self.projection is None else list(self.projection.parameters())
@@ -149,12 +223,13 @@ class HardAttention(Protection):
                 self._update_masks.append(UpdateMask(layer.bias, bias_protection))
 
     def sub_network(self, task: int) -> dict[str, Tensor]:
-        return sub_network(self.net, task, self.gates(task))
+        return sub_network(self._net_as_learned(task), task, self._gates_as_learned(task))
 
     @torch.no_grad()
     def forget(self, task: int, untouched: Self) -> None:
         del self.embeddings[task]
         self.net.forget_task(task)
+        self._resize(untouched._gate_sizes())  # units that only the forgotten task knew
         used = self.used(self.n_tasks)
         for layer, fresh in zip(self._layers(), untouched._layers(), strict=True):
             weight_protection, bias_protection = _protection(layer, used)

@@ -92,7 +92,7 @@ class Method(nn.Module, ABC):
                 network_dtype(DTYPES[context.precision]),
                 counting(context.passes),
             ):
-                self.open_task(LearnedTask(task.name, task.class_names))
+                self.open_task(LearnedTask(task.name, task.class_names, units=self._units_for_next_task()))
                 with compiled_networks(self, context.compile_with):
                     self._learn(task, context)
             broadcast_state(self)
@@ -152,6 +152,10 @@ class Method(nn.Module, ABC):
         device = self.device
         self._open_task(task)  # initialised on the CPU, so that initial values do not depend on the device
         place(self, device)
+
+    def _units_for_next_task(self) -> Mapping[str, int]:
+        """The `units` of the next task."""
+        return {}
 
     @abstractmethod
     def _open_task(self, task: LearnedTask) -> None:
@@ -254,7 +258,11 @@ class Method(nn.Module, ABC):
         return {}
 
     def capacity(self) -> Mapping[str, Sequence[float]]:
-        """Gate group -> fraction of its units in use after each task; empty for methods without gates."""
+        """Gate group -> fraction of the units of the time in use after each task; empty for methods without gates."""
+        return {}
+
+    def unit_counts(self) -> Mapping[str, Sequence[int]]:
+        """Gate group -> the number of its units when each task was learned; empty if it is not known."""
         return {}
 
     def features(self, pixels: Tensor, task: int) -> Tensor:

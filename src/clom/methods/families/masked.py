@@ -58,6 +58,7 @@ class MaskedMethod(MaskedNetwork):
 
     def _open_task(self, task: LearnedTask) -> None:
         self.networks_changed()
+        self.protection.grow(task.units, self.seed)
         self.protection.add_task()
         self.heads.append(self.learner.make_head(self.protection, len(self.tasks) - 1, task.n_classes))
         self.typical.append(_constant(torch.ones(1)))
@@ -91,6 +92,8 @@ class MaskedMethod(MaskedNetwork):
     def _forget(self, number: int, task: LearnedTask) -> str:
         self.networks_changed()
         untouched = type(self)(self.net_settings, self.settings, self.image_shape, self.seed)  # type: ignore[call-arg]
+        for learned in self.tasks:
+            untouched.protection.grow(learned.units, self.seed)
         self.protection.forget(number, untouched.protection)
         del self.heads[number]
         self.typical = nn.ParameterList(value for at, value in enumerate(self.typical) if at != number)

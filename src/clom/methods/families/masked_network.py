@@ -69,6 +69,12 @@ class MaskedNetwork(Method):
     def capacity(self) -> Mapping[str, Sequence[float]]:
         return self.protection.capacity()
 
+    def unit_counts(self) -> Mapping[str, Sequence[int]]:
+        return self.protection.unit_counts()
+
+    def _units_for_next_task(self) -> Mapping[str, int]:
+        return self.protection.sizes_for_next_task()
+
     def n_parameters(self) -> int:
         """Shared weights plus the gates, normalisation and heads of all tasks; the projection g is discarded."""
         return self.protection.n_parameters() + sum(p.numel() for p in self.heads.parameters())
@@ -87,7 +93,7 @@ class MaskedNetwork(Method):
             compact = self.protection.compact(task)
             if compact is None:
                 raise UserError(f"{self.name} cannot be exported with soft gates (attention.binary: false).")
-            graphs.append(TaskScores(*compact, self.heads[task], net.n_features, rotations, flip_tta))
+            graphs.append(TaskScores(*compact, self.heads[task], self.protection.n_features(task), rotations, flip_tta))
         backbone = net.backbone if isinstance(net, AdapterNet) else None
         return MaskedScores(graphs, backbone, rotations, flip_tta)
 
@@ -102,7 +108,7 @@ class MaskedNetwork(Method):
     def linear_head(self, task: int) -> tuple[Tensor, Tensor]:
         """Weight `[classes, features]` and bias of the head's block for rotation 0, its first rows."""
         head, n_classes = self.heads[task], self.tasks[task].n_classes
-        n_features, device = self.protection.net.n_features, self.device
+        n_features, device = self.protection.n_features(task), self.device
         bias = head(torch.zeros(1, n_features, device=device))
         weight = head(torch.eye(n_features, device=device)) - bias  # works for masked heads as well
         return weight[:, :n_classes].T.cpu(), bias[0, :n_classes].cpu()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Annotated, ClassVar
@@ -60,6 +60,8 @@ class LearnedTask:
     class_names: tuple[str, ...]
     record: TaskRecord | None = None
     """When and from which data it was learned."""
+    units: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Gate group -> its number of units when the task was learned; empty for networks that do not grow."""
 
     @property
     def n_classes(self) -> int:

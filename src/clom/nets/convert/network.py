@@ -67,10 +67,21 @@ class ConvertedConv2d(GatedConv2d):
         (norm,) = self._first_norm
         if norm is None:
             return
-        own = copy.deepcopy(norm).to(self.weight.device)
+        own = _widened(norm, self.out_channels).to(self.weight.device)
         if not self.affine:
             own.affine, own.weight, own.bias = False, None, None  # type: ignore[assignment]
         self.norms.append(own)
+
+
+def _widened(norm: nn.BatchNorm2d, n_units: int) -> nn.BatchNorm2d:
+    """A copy; units that the plain network does not have start like those of a new batch norm."""
+    if n_units == norm.num_features:
+        return copy.deepcopy(norm)
+    wide = nn.BatchNorm2d(n_units, norm.eps, norm.momentum, norm.affine)
+    known = wide.state_dict()  # shares the tensors
+    for name, values in norm.state_dict().items():
+        (known[name][: norm.num_features] if values.ndim else known[name]).copy_(values)
+    return wide
 
 
 class Dropout(nn.Module):
