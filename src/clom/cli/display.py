@@ -80,7 +80,8 @@ class Display:
         if full and evaluation.n_tasks < n_tasks:
             self.console.print(
                 f"Warning: nearly all units of {', '.join(full)} are in use; later tasks can reuse them but add few. "
-                "A wider network, or a higher sparsity in the method's settings, leaves more capacity.",
+                "A wider network, a higher sparsity in the method's settings or, for hard attention, attention.growth: "
+                "auto leaves more capacity.",
                 highlight=False,
                 soft_wrap=True,
             )

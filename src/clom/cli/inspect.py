@@ -46,6 +46,13 @@ def inspect_command(model: Path, *, json: bool = False) -> None:
     if about["capacity"]:
         used = ", ".join(f"{group} {share:.0%}" for group, share in about["capacity"].items())
         say(console, f"Units in use: {used}")
+    if grown := _grown(about["units_by_task"]):
+        say(console, f"Units appended since the first task: {grown}")
+
+
+def _grown(units_by_task: dict[str, list[int]]) -> str:
+    changed = {group: (units[0], units[-1]) for group, units in units_by_task.items() if units[0] != units[-1]}
+    return ", ".join(f"{group} {first} to {last}" for group, (first, last) in changed.items())
 
 
 def _table(about: dict[str, Any]) -> Table:

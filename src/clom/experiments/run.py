@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -53,6 +53,8 @@ from clom.stopping import StopRequest
 from clom.storage.checkpoints import RESUME_HINT, SECONDS, CheckpointFolder
 from clom.storage.model_file import load_model, save_model
 from clom.storage.score_file import read_scores, write_scores
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ def execute(
             evaluation = evaluate(book, method.decisions())
             minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60
             used = passes.total if math.isfinite(passes.total) else None  # NaN: resumed from an old checkpoint
-            results.append(TaskResult(evaluation, minutes, cpu_minutes, _capacity(method), used))
+            capacity, units = _last(method.capacity()), _last(method.unit_counts())
+            results.append(TaskResult(evaluation, minutes, cpu_minutes, capacity, used, units))
             with writing(folder, RESUME_HINT):
                 _save(folder, method, book, results)
             checkpoints.clear()
@@ -239,8 +242,9 @@ def _save(folder: Path, method: Method, book: Scorebook, results: list[TaskResul
     save_model(folder / "model.safetensors", method)
 
 
-def _capacity(method: Method) -> dict[str, float]:
-    return {group: after[-1] for group, after in method.capacity().items()}
+def _last(history: Mapping[str, Sequence[T]]) -> dict[str, T]:
+    """The values of each gate group after the last task."""
+    return {group: values[-1] for group, values in history.items()}
 
 
 def _summary(config: RunConfig, method: Method, results: list[TaskResult], allowance: float | None) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ class TaskResult:
     """Gate group -> fraction of its units in use; empty for methods without gates."""
     passes: float | None = None
     """Training passes (`clom.nets.passes`); None if they were not counted."""
+    units: dict[str, int] = field(default_factory=dict)
+    """Gate group -> its number of units; empty if it is not known, as in older files."""
 
     def to_json(self) -> dict[str, Any]:
         counted = {} if self.passes is None else {"passes": self.passes}
@@ -36,15 +39,15 @@ class TaskResult:
             "minutes": self.minutes,
             "cpu_minutes": self.cpu_minutes,
             "capacity": self.capacity,
+            "units": self.units,
             **self.evaluation.to_json(),
         }
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> TaskResult:
         cpu_minutes = data.get("cpu_minutes", data["minutes"])  # older files do not have it; those runs used one core
-        return TaskResult(
-            Evaluation.from_json(data), data["minutes"], cpu_minutes, data["capacity"], data.get("passes")
-        )
+        known = data["capacity"], data.get("passes"), data.get("units", {})
+        return TaskResult(Evaluation.from_json(data), data["minutes"], cpu_minutes, *known)
 
     def to_line(self) -> str:
         """With a checksum, so that damage is noticed."""
@@ -60,6 +63,22 @@ class TaskResult:
         if not is_old and written != _checksum(data):
             raise ValueError("a checksum does not match")
         return result
+
+
+def used_shares(tasks: Sequence[TaskResult]) -> list[dict[str, float]]:
+    """Gate group -> units in use after each task, as a fraction of those that the last task has: the capacity, unless
+    the network grew."""
+    last = tasks[-1].units
+    return [
+        {group: used * task.units[group] / last[group] if task.units else used for group, used in task.capacity.items()}
+        for task in tasks
+    ]
+
+
+def growth(tasks: Sequence[TaskResult]) -> dict[str, tuple[int, int]]:
+    """The gate groups that grew -> units of the first and of the last task."""
+    first, last = tasks[0].units, tasks[-1].units
+    return {group: (first[group], size) for group, size in last.items() if first.get(group, size) != size}
 
 
 def read_results(path: Path, n_tasks: int | None = None) -> list[TaskResult]:

@@ -28,9 +28,10 @@ def forget(path: Path, task: str) -> Forgotten:
         method = load_model(path)
         remove_leftovers(path)
         number = method.task_number(task)
-        learned, before = method.tasks[number], method.capacity()
+        learned, before, counts = method.tasks[number], method.capacity(), method.unit_counts()
         stays = method.forget(number)
         save_model(path.resolve(), method)
     after = {group: used[-1] if used else 0.0 for group, used in method.capacity().items()}
-    freed = {group: used[-1] - after.get(group, 0.0) for group, used in before.items()}
+    left = {group: units[-1] / counts[group][-1] if units else 1.0 for group, units in method.unit_counts().items()}
+    freed = {group: used[-1] - left.get(group, 1.0) * after.get(group, 0.0) for group, used in before.items()}
     return Forgotten(learned.name, learned.class_names, freed, stays)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from matplotlib import pyplot as plt
 
 from clom.experiments.run import RunResult
+from clom.experiments.task_result import used_shares
 from clom.reporting.figures.style import BLUE, GREEN, GREY, ORANGE, STYLE, save
 from clom.reporting.labels import cil_label
 
@@ -68,13 +69,13 @@ def _capacity(axis: Axes, result: RunResult) -> None:
     groups = list(result.tasks[-1].capacity)
     before = dict.fromkeys(groups, 0.0)
     shades = plt.get_cmap("viridis")
-    for number, task in enumerate(result.tasks):
-        grown = [100 * (task.capacity[group] - before[group]) for group in groups]
+    for number, used in enumerate(used_shares(result.tasks)):
+        opened = [100 * (used[group] - before[group]) for group in groups]
         shade = shades(number / max(1, len(result.tasks) - 1))
         axis.barh(
-            groups, grown, left=[100 * before[group] for group in groups], color=shade, label=f"task {number + 1}"
+            groups, opened, left=[100 * before[group] for group in groups], color=shade, label=f"task {number + 1}"
         )
-        before = task.capacity
+        before = used
     axis.invert_yaxis()
     axis.set(title="units in use, by the task that opened them", xlabel="% of the layer", xlim=(0, 100))
     if len(result.tasks) <= 10:

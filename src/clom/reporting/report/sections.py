@@ -14,6 +14,7 @@ from clom.evaluation.metrics import auc_grid, max_logit
 from clom.experiments.analysis.finished_run import FinishedRun
 from clom.experiments.catalogue import experiment_names, read_experiment
 from clom.experiments.config import RunConfig
+from clom.experiments.task_result import growth
 from clom.methods.registry import method_label, method_title
 from clom.ood.rejection import FALSE_REJECTION
 from clom.reporting.labels import work_label
@@ -184,6 +185,12 @@ class RunPage:
         layer, used = max(self.run.tasks[-1].capacity.items(), key=lambda item: item[1])
         advice = " It is full: later tasks can reuse its units, but hardly add any." if used > _FULL else ""
         return f"The fullest layer is {layer}: {percent(used)}% of its units are in use.{advice}"
+
+    @property
+    def growth(self) -> str:
+        """The layers that have more units than at the start; empty if there are none."""
+        grown = [f"{layer} from {first} to {last}" for layer, (first, last) in growth(self.run.tasks).items()]
+        return f"Units were appended before later tasks: {', '.join(grown)}." if grown else ""
 
     def _scores(self, charts: Charts) -> None:
         """How well each task's model separates its own images from those of other tasks."""

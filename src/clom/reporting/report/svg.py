@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from clom.evaluation.metrics import Evaluation
-from clom.experiments.run import TaskResult
+from clom.experiments.task_result import TaskResult, used_shares
 from clom.reporting.labels import cil_label
 from clom.reporting.paper.numbers import Number
 
@@ -136,12 +136,12 @@ class Charts:
         def draw(axes: Axes) -> None:
             before = dict.fromkeys(groups, 0.0)
             axes.barh(groups, 100, color=LINE, alpha=0.35, height=0.62)
-            for number, task in enumerate(tasks):
-                grown = [100 * max(0.0, task.capacity[group] - before[group]) for group in groups]
+            for number, used in enumerate(used_shares(tasks)):
+                opened = [100 * max(0.0, used[group] - before[group]) for group in groups]
                 left = [100 * before[group] for group in groups]
                 shade = 0.3 + 0.7 * (number + 1) / len(tasks)
-                axes.barh(groups, grown, left=left, color=ACCENT, alpha=shade, height=0.62, lw=0)
-                before = task.capacity
+                axes.barh(groups, opened, left=left, color=ACCENT, alpha=shade, height=0.62, lw=0)
+                before = used
             axes.invert_yaxis()
             axes.set(xlim=(0, 100), xlabel="% of the layer's units")
             axes.tick_params(axis="y", length=0)
