@@ -15,10 +15,10 @@ from PIL import Image
 from clom import machine
 from clom.cli import main
 from clom.locks import Lock
-from clom.methods.families.base import Method
+from clom.methods.families.base import LearnedTask, Method
 from clom.nets.pretrained.efficientnet_lite import find_weights
 from clom.photos import presets as create
-from clom.storage.model_file import load_model
+from clom.storage.model_file import load_model, save_model
 from data.test_folders import bomb, noise
 from photos.pictures import CONV, clom, ncm, write_pictures
 
@@ -88,6 +88,18 @@ def test_capacity_is_told_where_there_is_one(call: Clom, elsewhere: Path) -> Non
     assert re.search(r"Capacity in use after 1 tasks?: conv1 \d+%, conv2 \d+%", call.out)
     assert call("inspect", "new.model") == 0
     assert "Units in use: conv1" in call.out
+
+
+def test_growth_is_told(call: Clom, elsewhere: Path) -> None:
+    method = clom(0, CONV)
+    method.open_task(LearnedTask("first", ("a", "b")))
+    method.open_task(LearnedTask("second", ("c",), units={"conv1": 11, "conv2": 8, "conv3": 9, "fc": 12}))
+    save_model(elsewhere / "grown.model", method)
+    assert call("inspect", "grown.model") == 0
+    assert "Units appended since the first task: conv1 8 to 11, conv3 8 to 9\n" in call.out
+    assert call("forget", "grown.model", "second") == 0
+    assert call("inspect", "grown.model") == 0
+    assert "appended" not in call.out
 
 
 def test_predicting_files_folders_and_patterns(taught: Clom, elsewhere: Path) -> None:

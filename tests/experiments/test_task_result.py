@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clom.errors import UserError
 from clom.evaluation.metrics import ClassIncremental, Evaluation
-from clom.experiments.task_result import TaskResult, read_results
+from clom.experiments.task_result import TaskResult, growth, read_results, used_shares
 
 
 def result(n_tasks: int) -> TaskResult:
@@ -32,6 +33,24 @@ def test_older_lines_without_checksums() -> None:
     assert TaskResult.from_line(json.dumps(data)) == result(2)
     del data["cpu_minutes"]
     assert TaskResult.from_line(json.dumps(data)).cpu_minutes == result(2).minutes
+
+
+def test_lines_of_earlier_versions_have_no_units() -> None:
+    data = result(2).to_json()
+    del data["units"]
+    assert TaskResult.from_json(data) == result(2)
+
+
+def test_capacity_of_a_network_that_grew() -> None:
+    """Four of eight units, then five of ten: of the ten, four and five."""
+    sizes = [{"conv1": 8, "fc": 20}, {"conv1": 10, "fc": 20}]
+    tasks = [replace(result(1), capacity={"conv1": 0.5, "fc": 0.25}, units=units) for units in sizes]
+    assert used_shares(tasks) == [{"conv1": 0.4, "fc": 0.25}, {"conv1": 0.5, "fc": 0.25}]
+    assert growth(tasks) == {"conv1": (8, 10)}
+    older = [result(1), result(2)]
+    assert used_shares(older) == [{"conv1": 0.25}] * 2
+    assert growth(older) == {}
+    assert TaskResult.from_line(tasks[1].to_line()) == tasks[1]
 
 
 def test_as_many_lines_as_the_model_has_tasks(tmp_path: Path) -> None:

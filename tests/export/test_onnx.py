@@ -53,10 +53,10 @@ PRETRAINED = AdapterSettings(weights="random", width=0.05, hidden=16)
 TASKS = (LearnedTask("first", ("a", "b")), LearnedTask("second", ("c", "d", "e")))
 
 
-def opened(method: Method) -> Method:
+def opened(method: Method, tasks: tuple[LearnedTask, ...] = TASKS) -> Method:
     """As if it had learned two tasks, unlike in everything that can be unlike."""
     with seeded(1, "opened"):
-        for task in TASKS:
+        for task in tasks:
             method.open_task(task)
         if isinstance(method, MaskedMethod):
             method.set_fitted(Affine(torch.rand(2) + 0.5, torch.randn(2), torch.randn(2, 5)))
@@ -85,6 +85,14 @@ def with_cross_task() -> Method:
     return method
 
 
+def grown() -> Method:
+    units = {"conv1": 9, "conv2": 6, "conv3": 10, "fc": 15}
+    second = LearnedTask(TASKS[1].name, TASKS[1].class_names, units=units)
+    method = opened(Clom(DIGITS_NET, ClomSettings(), (1, 8, 8)), (TASKS[0], second))
+    assert method.unit_counts()["fc"] == [12, 15]
+    return method
+
+
 def adapters() -> Method:
     method = make_clom(PRETRAINED, (3, 16, 16))
     for name, values in method.named_parameters():
@@ -110,6 +118,7 @@ MAKERS: dict[str, Callable[[], Method]] = {
     "clom": lambda: make_clom(DIGITS_NET, (1, 8, 8)),
     "clom with cross-task calibration": with_cross_task,
     "clom with flip TTA": with_flip_tta,
+    "clom that grew": grown,
     "clom with a residual network": lambda: make_clom(ResNet18Settings(width=4), (3, 16, 16)),
     "clom with adapters": adapters,
     "hat": lambda: opened(Hat(DIGITS_NET, HatSettings(), (1, 8, 8))),
@@ -152,7 +161,7 @@ class Case:
     exported: Exported
 
 
-SLOW = ("clom with a residual network", "hat", "ncm", "slda")  # by ONNX; quicker with the other format
+SLOW = ("clom with a residual network", "clom that grew", "hat", "ncm", "slda")  # the other format is quicker
 
 
 @pytest.fixture(

@@ -72,6 +72,7 @@ LEARNING: dict[str, tuple[str, NetSettings, dict[str, Any]]] = {
     **{name: (name, ALEXNET, settings) for name, settings in SETTINGS.items()},
     "clom, trained head": ("clom", ALEXNET, SGD_HEAD),
     "clom, dropout": ("clom", DROPOUT, CONTRASTIVE),
+    "clom, growth": ("clom", ALEXNET, {**CONTRASTIVE, "attention": {"growth": 12}}),
     **{f"{name}, batch norm": (name, RESNET, SETTINGS[name]) for name in ("clom", "hat", "supsup", "finetune")},
     **{f"{name}, plain network": (name, PLAIN_WITHOUT_NORM, SETTINGS[name]) for name in ("hat", "supsup", "finetune")},
     "finetune, plain network with batch norm": ("finetune", PLAIN, TRAINING),

@@ -28,6 +28,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "clom",
         {"learning": {"head": BY_SGD, "cross_entropy": 1.0, "optimiser": LARS, "gates_optimiser": LARS}},
     ),
+    "clom, growth": ("clom", {"attention": {"growth": 100}}),
     "clom, soft gates": ("clom", {"attention": {"binary": False, "s_max": 4.0}}),
     "hat, plateau": ("hat", {"learning": {"plan": {**PLAN, "epochs": 6, "plateau": IMPATIENT}}}),
     "hypernet, plateau": (
@@ -51,7 +52,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "muc, noise": ("muc", {"ood": "noise"}),
     "derpp, full reservoir": ("derpp", {"memory": {"size": 10}}),
 }
-QUICK = (*PAPER_METHODS, "hat, plateau", "hypernet, plateau")
+QUICK = (*PAPER_METHODS, "clom, growth", "hat, plateau", "hypernet, plateau")
 
 
 class Crash(Exception):

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from clom.experiments.analysis.finished_run import read_run
 from clom.experiments.analysis.ood_scores import score_run
 from clom.experiments.config import resolve
 from clom.experiments.run import execute
+from clom.experiments.task_result import read_results
 from clom.methods.families.base import Blocks
 from clom.methods.families.masked import MaskedMethod
 from clom.methods.registry import PAPER_METHODS
@@ -131,6 +133,17 @@ def test_one_run(tmp_path: Path, hat: Path) -> None:
     assert all(way in page.text for way in ("memory", "scale", "none"))
     assert "attention:" in page.text  # all settings
     assert "The paper has no such experiment" in page.text
+
+
+def test_a_network_that_grew(tmp_path: Path, hat: Path) -> None:
+    assert "Units were appended" not in page_of(tmp_path, hat).text
+    copy = tmp_path / "grown"
+    shutil.copytree(hat, copy)
+    results = read_results(copy / "metrics.jsonl")
+    assert results[0].units == {"conv1": 8, "conv2": 8, "conv3": 12, "fc": 24}
+    results[-1] = replace(results[-1], units=results[-1].units | {"conv1": 30})
+    (copy / "metrics.jsonl").write_text("".join(result.to_line() for result in results))
+    assert "Units were appended before later tasks: conv1 from 8 to 30." in page_of(tmp_path, copy).text
 
 
 def test_what_a_page_must_offer_everyone(tmp_path: Path, hat: Path) -> None:

@@ -125,8 +125,7 @@ class Method(nn.Module, ABC):
     def forget(self, number: int) -> str:
         """Remove a task; the scores of the others stay bit-identical.
 
-        Returns a sentence about traces of the task that remain, or an empty string. If it fails, the method is
-        unchanged.
+        Returns a sentence about traces of the task that remain, or an empty string. If it fails, nothing changes.
         """
         before = copy.deepcopy(self)
         try:
@@ -245,8 +244,7 @@ class Method(nn.Module, ABC):
         return None
 
     def recalibrate(self, samples_per_class: int) -> None:
-        """Keep this many stored samples per class and refit the calibration; the result is the same as training with
-        that setting."""
+        """Keep this many stored samples per class and refit the calibration, as if trained with that setting."""
         raise UserError(f"{self.name} stores no samples for calibration.")
 
     def held_out_images(self, task: int) -> Tensor | None:
