@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import clom
 from clom.data.stream import Stream
 from clom.errors import UserError
 from clom.learning.heads import HeadSettings
@@ -17,12 +18,14 @@ from clom.learning.protection.hard_attention import HardAttention, HardAttention
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.hat import Hat, HatSettings
 from clom.nets import AdapterSettings, NetSettings
+from clom.nets.networks.kinds import read_net_settings
 from clom.storage.describe import describe_method
 from clom.storage.fingerprint import fingerprint
 from clom.storage.model_file import load_model, save_model
 from clom.testing import check_method, tiny_stream
 from clom.testing.simulated_device import simulated_device
 from methods.test_clom import OPTIMISERS, RESNET, TINY, optimised_by, quick
+from nets.plain_networks import Residual
 
 ADAPTERS = AdapterSettings(weights="random", width=0.05, hidden=12)
 NETS: dict[str, NetSettings] = {"alexnet": TINY, "resnet18": RESNET, "adapters": ADAPTERS}
@@ -64,6 +67,16 @@ def test_nothing_is_forgotten_when_every_layer_grows(optimiser: str, kind: str) 
 @pytest.mark.parametrize("kind", NETS)
 def test_a_growing_method_is_a_method(kind: str) -> None:
     check_method(lambda seed: Clom(NETS[kind], growing("auto"), STREAMS[kind].image_shape, seed), STREAMS[kind])
+
+
+def test_a_converted_network_grows(tiny_stream: Stream) -> None:
+    clom.register_network("residual")(lambda width=8: Residual(width, blocks=1, stages=2))
+    method = Clom(read_net_settings({"kind": "residual"}), growing(40), tiny_stream.image_shape).learn(tiny_stream[0])
+    pixels = tiny_stream.tests[0].pixels
+    told = answers(method, pixels, 0)
+    method.learn(tiny_stream[1])
+    assert all(after == before + 40 for before, after in method.unit_counts().values())
+    assert all(map(torch.equal, answers(method, pixels, 0), told))
 
 
 def test_a_shared_projection_grows_too(tiny_stream: Stream) -> None:

@@ -97,6 +97,23 @@ def test_capacity_is_that_of_the_tasks_that_stay(taught: Method) -> None:
     assert {group: used[-1] for group, used in method.capacity().items()} == pytest.approx(open_in_last, abs=1e-4)
 
 
+def test_units_that_only_the_forgotten_task_knew_are_gone(tmp_path: Path) -> None:
+    """Freed units are counted as a fraction of those before."""
+    method = clom_residual()
+    method.open_task(LearnedTask("first", ("a", "b")))
+    sizes = {group: 2 * counts[0] for group, counts in method.unit_counts().items()}
+    method.open_task(LearnedTask("second", ("c",), units=sizes))
+    used = {
+        group: [share * n for share, n in zip(method.capacity()[group], counts, strict=True)]
+        for group, counts in method.unit_counts().items()
+    }
+    save_model(tmp_path / "m", method)
+    freed = forget(tmp_path / "m", "second").freed
+    expected = {group: (both - first) / sizes[group] for group, (first, both) in used.items()}
+    assert freed == pytest.approx(expected, abs=1e-3)
+    assert min(freed.values()) > 0
+
+
 def test_what_stays_is_said(taught: Method) -> None:
     said = copy.deepcopy(taught).forget(1)
     assert {"slda": "covariance", "clom": "other tasks", "hat": "other tasks"}.get(taught.name, "") in said
