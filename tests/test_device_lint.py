@@ -43,6 +43,7 @@ ON_THE_CPU = {
     "methods/owm.py:_learn": "a step counter of the host",
     "nets/convert/__init__.py:_check_equal": "compares two networks on the CPU before any training",
     "nets/convert/tracing.py:trace": "a dummy pass on the CPU before any training",
+    "nets/growth.py:_resized": "initial values, the same on every device, moved right away",
     "nets/networks/kinds.py:_set_n_features": "a dummy pass on the CPU before any training",
     "nets/plain.py:grow": "initial values, the same on every device; moved when a task is opened",
     "nets/plain.py:imprint": "a number, not an array",
