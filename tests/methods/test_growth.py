@@ -69,6 +69,14 @@ def test_a_growing_method_is_a_method(kind: str) -> None:
     check_method(lambda seed: Clom(NETS[kind], growing("auto"), STREAMS[kind].image_shape, seed), STREAMS[kind])
 
 
+def test_soft_gates_grow_too(tiny_stream: Stream) -> None:
+    attention = HardAttentionSettings(s_max=50.0, binary=False, sparsity_first=0.1, growth=12)
+    method = Clom(TINY, quick(attention=attention), tiny_stream.image_shape).learn(tiny_stream[0]).learn(tiny_stream[1])
+    assert method.unit_counts()["conv1"] == [8, 20]
+    assert [block.shape for block in method.blocks(tiny_stream.tests[0].pixels)] == [(16, 2), (16, 2)]
+    assert not method.gates(0)["conv1"][8:].any(), "new units are closed for old tasks, though all others are soft"
+
+
 def test_a_converted_network_grows(tiny_stream: Stream) -> None:
     clom.register_network("residual")(lambda width=8: Residual(width, blocks=1, stages=2))
     method = Clom(read_net_settings({"kind": "residual"}), growing(40), tiny_stream.image_shape).learn(tiny_stream[0])
