@@ -16,7 +16,7 @@ from torch import Tensor
 from clom.evaluation.scorebook import Scorebook
 from clom.learning.calibration import Affine
 from clom.methods.families.base import Blocks
-from clom.ood.predictors.base import Decision, TaskOutputs
+from clom.ood.predictors.base import Decision, decided
 from clom.ood.rejection import HeldOutScores
 
 
@@ -174,11 +174,6 @@ def evaluate(book: Scorebook, decisions: Mapping[str, Affine | Decision]) -> Eva
         for name, decision in decisions.items()
     }
     return Evaluation(book.n_tasks, _mean(torch.cat(til)), [_mean(correct) for correct in til], by_calibration)
-
-
-def decided(decision: Affine | Decision, outputs: Sequence[TaskOutputs]) -> Blocks:
-    """The blocks that a calibration or a task predictor compares."""
-    return decision([task.block for task in outputs]) if isinstance(decision, Affine) else decision(outputs)
 
 
 def _class_incremental(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clom.data.images import to_unit
+from clom.errors import UserError
 from clom.methods.families.base import Method
 
 
@@ -44,6 +45,11 @@ class Graph(nn.Module):
 @torch.no_grad()
 def make_graph(method: Method, tasks: Sequence[int]) -> Graph:
     """The graph of the given tasks, concatenated in order. Raises UserError if the method has no graph."""
+    if method.uses_predictor and len(tasks) > 1:
+        raise UserError(
+            f"The task predictor '{next(iter(method.decisions()))}' cannot be exported. Export single tasks with "
+            "--task, or decide by the calibration: method.use_predictor(None)."
+        )
     affine = method.calibration
     sizes = torch.tensor([method.tasks[task].n_classes for task in tasks])
     scales, shifts = (values[list(tasks)].repeat_interleave(sizes).clone() for values in (affine.scales, affine.shifts))

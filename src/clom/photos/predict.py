@@ -66,8 +66,11 @@ class Predictor:
         if pixels.dtype == torch.uint8:
             pixels = resized(pixels, self.method.image_shape)
         blocks, belonging = self.method.blocks_and_belonging(pixels, None if task is None else numbers)
-        calibration = self.calibration if task is None else self.calibration.for_task(numbers[0])
-        chances = (self.logit_scale * torch.cat(calibration(blocks), 1)).softmax(1)
+        if task is None and self.method.uses_predictor:
+            chances = torch.cat(self.method.comparable_blocks(pixels), 1).softmax(1)
+        else:
+            calibration = self.calibration if task is None else self.calibration.for_task(numbers[0])
+            chances = (self.logit_scale * torch.cat(calibration(blocks), 1)).softmax(1)
         classes = [(name, number) for number in numbers for name in self.method.tasks[number].class_names]
         best = chances.topk(min(max(1, top), len(classes)), dim=1)
         answers = []

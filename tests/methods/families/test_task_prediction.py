@@ -9,13 +9,15 @@ import torch
 
 from clom.data.stream import Stream
 from clom.errors import UserError
-from clom.evaluation.metrics import decided, evaluate
+from clom.evaluation.metrics import evaluate
 from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
+from clom.export.graphs import make_graph
 from clom.methods.clom import Clom
 from clom.methods.families.masked import MaskedMethod
-from clom.ood.predictors.base import TaskPredictor
+from clom.ood.predictors.base import TaskPredictor, decided
 from clom.ood.registry import PREDICTORS
+from clom.photos.predict import Predictor
 from clom.storage.model_file import load_model, save_model
 from clom.testing import check_method, tiny_stream
 from methods.test_clom import TINY, quick
@@ -158,3 +160,29 @@ def test_a_plug_in_predictor_is_taken(stream: Stream) -> None:
     method = learned(stream, "zero", n_tasks=2)
     outputs = [method.outputs(stream.tests[1].pixels, task, False) for task in range(2)]
     assert decided(method.decisions()["zero"], outputs)[0].amax(1).abs().max() == 0
+
+
+# --- what users see --------------------------------------------------------------------------------------------------
+
+
+def test_predictions_follow_the_predictor(fused: Clom, stream: Stream) -> None:
+    """A predictor that always takes the last task decides every prediction."""
+
+    class Last(TaskPredictor):
+        def __call__(self, outputs):  # type: ignore[no-untyped-def]
+            return torch.arange(len(outputs)).double().expand(len(outputs[0]), -1) * 1e3
+
+    PREDICTORS.register("last")(Last)
+    pixels = stream.tests[0].pixels
+    usual = {answer.best.task for answer in Predictor(fused)(pixels)}
+    fused.use_predictor("last")
+    try:
+        assert fused.uses_predictor
+        assert {answer.best.task for answer in Predictor(fused)(pixels)} == {stream[2].name} != usual
+        given = Predictor(fused)(pixels, task=stream[0].name)
+        assert {answer.best.task for answer in given} == {stream[0].name}
+        with pytest.raises(UserError, match="'last' cannot be exported"):
+            make_graph(fused, [0, 1])
+        make_graph(fused, [1])
+    finally:
+        fused.use_predictor("fusion")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, Self
@@ -18,20 +17,19 @@ from clom.data.stream import Task
 from clom.errors import UserError, unknown
 from clom.learning.calibration import Affine
 from clom.learning.context import TrainingContext
-from clom.learning.loop import generator
 from clom.learning.precision import DTYPES
-from clom.learning.random_states import fork_random_states
 from clom.machine import device_memory
+from clom.methods.families.initialisation import place as place
+from clom.methods.families.initialisation import seeded as seeded
 from clom.methods.families.task_record import LearnedTask as LearnedTask
 from clom.nets import NetSettings
 from clom.nets.compiling import compiled_networks
 from clom.nets.data_parallel import broadcast_state
 from clom.nets.gates import Gates
 from clom.nets.passes import counting
-from clom.nets.plain import set_layout
 from clom.nets.precision import network_dtype
 from clom.ood.odin import odin_block
-from clom.ood.predictors.base import Decision, TaskOutputs
+from clom.ood.predictors.base import Decision, TaskOutputs, decided
 from clom.settings import Settings, flatten
 
 Capability = Literal["features", "linear_head", "task_logits"]
@@ -229,6 +227,17 @@ class Method(nn.Module, ABC):
         """Ways to compare classes of different tasks, the preferred one first: task predictors and calibrations."""
         return self.calibrations()
 
+    def comparable_blocks(self, pixels: Tensor) -> Blocks:
+        """The blocks of all tasks as the preferred decision compares them: CIL predicts the class with the largest
+        entry."""
+        outputs = [self.outputs(pixels, task, self.decides_by_features) for task in range(len(self.tasks))]
+        return decided(next(iter(self.decisions().values())), outputs)
+
+    @property
+    def uses_predictor(self) -> bool:
+        """Whether the preferred decision is a task predictor, so that the calibration alone does not decide."""
+        return not isinstance(next(iter(self.decisions().values())), Affine)
+
     @property
     def decides_by_features(self) -> bool:
         """Whether a decision needs the features of `outputs`."""
@@ -334,16 +343,3 @@ def move(method: Method, device: torch.device) -> None:
         raise UserError(
             f"{method.name} needs float64, which the device '{device}' does not have. Use --device cpu."
         ) from problem
-
-
-def place(module: nn.Module, device: torch.device) -> None:
-    """Move a module to a device, in the memory format in which convolutions are fastest."""
-    set_layout(module.to(device=device))
-
-
-@contextmanager
-def seeded(seed: int, *path: int | str, device: torch.device | None = None) -> Iterator[None]:
-    """Seed torch's global generators (initial weights, dropout), of the CPU and of `device`, and restore them after."""
-    with fork_random_states(device):
-        torch.manual_seed(generator(seed, *path).initial_seed())
-        yield

@@ -20,6 +20,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from clom.learning.calibration import Affine
 from clom.ood.predictors.outputs import NEEDS as NEEDS
 from clom.ood.predictors.outputs import TaskOutputs as TaskOutputs
 from clom.ood.predictors.statistics import TaskStatistics
@@ -93,3 +94,8 @@ def log_confidence(block: Tensor, temperature: float = 1.0) -> Tensor:
 
 Decision = Callable[[Sequence[TaskOutputs]], list[Tensor]]
 """Blocks that are comparable across tasks, from the outputs of every task's model."""
+
+
+def decided(decision: Affine | Decision, outputs: Sequence[TaskOutputs]) -> list[Tensor]:
+    """The blocks that a calibration or a task predictor compares."""
+    return decision([task.block for task in outputs]) if isinstance(decision, Affine) else decision(outputs)
