@@ -64,15 +64,15 @@ MUTANTS = (
     Mutant(
         "clom-calibration-labels",
         "methods/families/masked.py",
-        "labels = self.memory.labels.cpu() + offsets[self.memory.tasks.cpu()]",
-        "labels = self.memory.labels.cpu()",
+        "samples.labels + offsets[samples.tasks]",
+        "samples.labels",
         "methods/test_clom.py",
     ),
     Mutant(
         "clom-scale",
         "methods/families/masked.py",
-        'images = images[balanced_rows(images.labels, _TYPICAL, self._random("scale"))]',
-        "images = images[slice(0, _TYPICAL)]",
+        'rows = balanced_rows(labels, _TYPICAL, self._random("scale"))',
+        "rows = torch.arange(_TYPICAL)",
         "methods/families/test_masked.py -k scale",
     ),
     Mutant(
