@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clom.cli import main
 from clom.experiments.ledger import add, read
+from clom.methods.deviations import COMMON, DEVIATIONS
 from clom.reporting.readme_block import BEGIN, END, render_digest
 from clom.reporting.results_page import command_of, render_page
 from reporting.paper.test_tables import made_up
@@ -39,14 +41,34 @@ def test_the_page_says_it_all() -> None:
     rows.append(made_up("hat", budget="smoke"))
     page = render_page(rows)
     assert page.index("## Budget `cpu`") < page.index("## Budget `smoke`")
-    assert "| CLOM | **99.0 ± 0.0** (99.9) | 91.0 ± 1.4 (96.9) |" in page
+    assert "| CLOM | 99.0 ± 0.0 (99.9) | 91.0 ± 1.4 (96.9) |" in page
     assert "| `clom` | 0, 1 | 99.0 ± 0.0 | 91.0 ± 1.4 |" in page
-    assert "| 1 kB | 2.50 M | 2.0 ± 0.0 | – | abc1234 |" in page
+    assert "| 1 kB | 2.50 M | – | 2.0 ± 0.0 | – | by hand | abc1234 |" in page
     assert "clom run mnist-5t --method METHOD --budget cpu --seed SEED" in page
     assert "`clom run mnist-5t --method clom --budget cpu --seed 0 --set memory_per_class=5`" in page
     assert "Commits: abc1234 (4 runs). Versions: python 3.11.7, torch 2.13.0. Machines: a CPU." in page
     assert "but not HAT" in page
     assert "CLOM > HAT" in page
+
+
+def test_passes_searches_and_core_minutes_are_shown_where_they_were_recorded() -> None:
+    counted = [made_up(seed=seed, passes=1_500_000, allowance=2_500_000, cpu_minutes=7.0) for seed in range(2)]
+    rows = [*(replace(row, search="mnist-5t-clom") for row in counted), made_up("hat")]
+    page = render_page(rows)
+    assert "| 2.50 M | 1,500 | 2.0 ± 0.0 | 7.0 ± 0.0 | mnist-5t-clom | abc1234 |" in page
+    assert "| 2.50 M | – | 2.0 | – | by hand | abc1234 |" in page
+    assert "`mnist-5t`, budget `cpu`: 3 runs, 2 with counted passes, 2 with a recipe from a recorded search\n" in page
+
+
+def test_every_deviation_of_the_systems_in_the_ledger_is_listed_once() -> None:
+    page = render_page([made_up(), made_up("hat"), made_up("derpp"), made_up("gone-plug-in")])
+    *_, listed = page.partition("## How the systems differ from their publications")
+    methods = ("clom", "clom-no-calibration", "hat", "derpp")
+    for sentence in {*COMMON, *(sentence for method in methods for sentence in DEVIATIONS[method])}:
+        assert listed.count(f"  - {sentence}\n") == 1
+    assert not any(sentence in listed for sentence in DEVIATIONS["owm"])
+    assert f"- DER++:\n  - {DEVIATIONS['derpp'][0]}\n" in listed
+    assert f"- CLOM, CLOM(-c), HAT:\n  - {DEVIATIONS['clom'][0]}\n" in listed
 
 
 def test_the_command_of_a_row() -> None:

@@ -87,6 +87,9 @@ def _shown(table: Table, places: list[int]) -> Shown:
         column = table.columns[place]
         shown.add_column(f"{column.group}\n{column.name}".strip(), justify="right")
     for number, line in enumerate(table.lines):
+        if table.opens_group(number):
+            shown.add_section()
+            shown.add_row(Text(line.group, style="italic"))
         cells = []
         for place in places:
             text = entry_text(line.entries[place], table.columns[place].digits)

@@ -27,6 +27,8 @@ class MethodInfo:
     place: str
     title: str
     keeps: str
+    stores_samples: bool = False
+    """Whether it keeps samples of earlier tasks, in its recipes at budget cpu."""
     preset: tuple[tuple[str, Any], ...] = ()
     """Settings, by dotted name, that make this a variant of another method."""
     divisible: bool = True
@@ -47,6 +49,7 @@ BUILT_IN: dict[str, MethodInfo] = {
         "clom.methods.clom:Clom",
         "CLOM: each task an OOD detector, protected by hard attention",
         "masks, heads, 20 samples per class for calibration",
+        stores_samples=True,
         deviations=DEVIATIONS["clom"],
     ),
     "clom-no-calibration": MethodInfo(
@@ -60,6 +63,7 @@ BUILT_IN: dict[str, MethodInfo] = {
         "clom.methods.clom:Clom",
         "CLOM (w/o OOD): contrastive learning without rotation classes",
         "masks, heads, 20 samples per class for calibration",
+        stores_samples=True,
         preset=(("learning.rotations", 1),),
         deviations=DEVIATIONS["clom-no-ood"],
     ),
@@ -67,12 +71,14 @@ BUILT_IN: dict[str, MethodInfo] = {
         "clom.methods.clom_odin:ClomOdin",
         "CLOM (ODIN): HAT with ODIN as the OOD detector (Liang et al. 2018)",
         "masks, heads, 20 samples per class for calibration",
+        stores_samples=True,
         deviations=DEVIATIONS["clom-odin"],
     ),
     "hat": MethodInfo(
         "clom.methods.hat:Hat",
         "HAT: hard attention with an ordinary classifier per task (Serra et al. 2018)",
         "masks, heads, 20 samples per class for calibration",
+        stores_samples=True,
         deviations=DEVIATIONS["hat"],
     ),
     "hypernet": MethodInfo(
@@ -86,12 +92,14 @@ BUILT_IN: dict[str, MethodInfo] = {
         "clom.methods.supsup:SupSup",
         "SupSup: a mask per task over frozen random weights (Wortsman et al. 2020)",
         "masks, normalisation statistics, 20 samples per class for calibration",
+        stores_samples=True,
         deviations=DEVIATIONS["supsup"],
     ),
     "supsup-ood": MethodInfo(
         "clom.methods.supsup:SupSupOod",
         "SupSup (OOD in CLOM): SupSup's masks with CLOM's learner",
         "masks, heads, normalisation statistics, 20 samples per class for calibration",
+        stores_samples=True,
         deviations=DEVIATIONS["supsup-ood"],
     ),
     "owm": MethodInfo(
@@ -117,36 +125,42 @@ BUILT_IN: dict[str, MethodInfo] = {
         "clom.methods.lwf_r:LwfR",
         "LwF.R: distillation of old outputs with replay (Li and Hoiem 2016, in the version of Liu et al. 2020)",
         "exemplar images",
+        stores_samples=True,
         deviations=DEVIATIONS["lwf-r"],
     ),
     "icarl": MethodInfo(
         "clom.methods.icarl:Icarl",
         "iCaRL: nearest mean of exemplars on LwF.R's network (Rebuffi et al. 2017)",
         "exemplar images",
+        stores_samples=True,
         deviations=DEVIATIONS["icarl"],
     ),
     "mnemonics": MethodInfo(
         "clom.methods.mnemonics:Mnemonics",
         "Mnemonics: iCaRL with learned exemplars (Liu et al. 2020)",
         "learned exemplars, four bytes per value",
+        stores_samples=True,
         deviations=DEVIATIONS["mnemonics"],
     ),
     "bic": MethodInfo(
         "clom.methods.bic:Bic",
         "BiC: replay and distillation, then a bias correction per task (Wu et al. 2019)",
         "exemplars for training and validation, two parameters per task",
+        stores_samples=True,
         deviations=DEVIATIONS["bic"],
     ),
     "derpp": MethodInfo(
         "clom.methods.derpp:Derpp",
         "DER++: replay of images with their earlier logits (Buzzega et al. 2020)",
         "a reservoir of images and logits",
+        stores_samples=True,
         deviations=DEVIATIONS["derpp"],
     ),
     "a-rps": MethodInfo(
         "clom.methods.a_rps.method:ARps",
         "RPS-Net: random paths through parallel modules, replay, distillation (Rajasegaran et al. 2019)",
         "all modules used so far, exemplars (200 for ten classes, 2000 for more)",
+        stores_samples=True,
         divisible=False,
         deviations=DEVIATIONS["a-rps"],
     ),
@@ -154,12 +168,14 @@ BUILT_IN: dict[str, MethodInfo] = {
         "clom.methods.co2l:Co2L",
         "Co2L: contrastive features, distillation of similarities, retrained classifier (Cha et al. 2021)",
         "200 training images in total (2000 for a hundred or more classes)",
+        stores_samples=True,
         deviations=DEVIATIONS["co2l"],
     ),
     "ccg": MethodInfo(
         "clom.methods.ccg.method:Ccg",
         "CCG: channel gates conditioned on the image, a task classifier with rehearsal (Abati et al. 2020)",
         "gates, heads, normalisation, and for the task classifier 200 or 2000 images (budget paper: a WGAN per task)",
+        stores_samples=True,
         divisible=False,
         deviations=DEVIATIONS["ccg"],
     ),
@@ -173,6 +189,7 @@ BUILT_IN: dict[str, MethodInfo] = {
         "clom.methods.baselines:Joint",
         "Joint training: retrained on all data so far; a reference",
         "every training image",
+        stores_samples=True,
         deviations=DEVIATIONS["joint"],
     ),
     "ncm": MethodInfo(
@@ -253,7 +270,7 @@ def method_info(name: str) -> MethodInfo:
     title = vars(found).get("title") or f"{name}: {METHODS.description(name)}"
     keeps, divisible, deviations = (_declared(found, what) for what in ("keeps", "divisible", "deviations"))
     place = METHODS.entry(name).place
-    return MethodInfo(place, title, keeps, (), divisible, in_paper=False, deviations=tuple(deviations))
+    return MethodInfo(place, title, keeps, divisible=divisible, in_paper=False, deviations=tuple(deviations))
 
 
 def method_title(name: str) -> str:
@@ -267,6 +284,14 @@ def method_title(name: str) -> str:
 def method_label(name: str) -> str:
     """The label of a method in tables and figures."""
     return method_title(name).partition(":")[0]
+
+
+def method_deviations(name: str) -> tuple[str, ...]:
+    """How a method differs from its publication; empty if the plug-in that defines it is missing."""
+    try:
+        return method_info(name).deviations
+    except UserError:
+        return ()
 
 
 def _declared(method: type[Method], attribute: str) -> Any:

@@ -8,6 +8,7 @@ from clom.errors import UserError
 from clom.experiments.ledger import Row
 from clom.methods.registry import method_label
 from clom.reporting.paper.numbers import REFERENCES, Results, budgets_of, experiment_label
+from clom.reporting.paper.protocol import how_many, is_counted, is_searched
 from clom.reporting.paper.rendering import number_text
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -28,6 +29,7 @@ def render_digest(rows: Sequence[Row], page: str = "results/README.md") -> str:
         if budget != "smoke" and experiments:
             parts.append(_table(results, experiments))
             parts.append(_caveats(results, experiments))
+            parts.append(_fairness(results, experiments))
     parts.append(f"All systems, seeds, settings and the paper's numbers: [{page}]({page}).\n")
     return "\n".join(parts)
 
@@ -81,6 +83,19 @@ def _caveats(results: Results, experiments: Sequence[str]) -> str:
         sentences.append("Joint training sees all classes at once; it is a reference, not an upper bound.")
     sentences.append("Numbers without ± are from a single seed.")
     return "\n".join(sentences) + "\n"
+
+
+def _fairness(results: Results, experiments: Sequence[str]) -> str:
+    """Whether the runs were made under the rules of a fair comparison."""
+    runs = [row for row in results.rows if row.experiment in experiments and not row.overrides]
+    counted, searched = (how_many(sum(map(follows, runs)), len(runs)) for follows in (is_counted, is_searched))
+    text = (
+        f"Equal work: {counted} counted [training passes](docs/protocol.md). "
+        f"Equal search: {searched} a recipe from a [recorded search](docs/tuning.md).\n"
+    )
+    if not all(is_counted(row) and is_searched(row) for row in runs):
+        text += "Runs without them were made before these rules, so equal work and equal tuning are not shown.\n"
+    return text
 
 
 def _rank(results: Results, experiment: str, measure: str) -> str | None:

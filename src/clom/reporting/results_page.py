@@ -13,10 +13,13 @@ from clom.errors import UserError
 from clom.experiments.catalogue import BUDGETS, read_experiment
 from clom.experiments.ledger import Row
 from clom.files import write_atomically
-from clom.methods.registry import method_label
+from clom.methods.deviations import COMMON
+from clom.methods.registry import BUILT_IN, method_deviations, method_label
 from clom.reporting.labels import cil_label
+from clom.reporting.paper.groups import by_group
 from clom.reporting.paper.numbers import Results, budgets_of, experiment_label, figure_of, number_of
 from clom.reporting.paper.orderings import Measure, Orderings, Pair, orderings
+from clom.reporting.paper.protocol import protocol_counts
 from clom.reporting.paper.rendering import DASH, number_text, to_markdown
 from clom.reporting.paper.tables import make_table
 from clom.reporting.readme_block import render_digest, with_digest
@@ -39,13 +42,13 @@ _MEASURES: dict[Measure, str] = {"til": "TIL", "cil": "CIL"}
 
 def render_page(rows: Sequence[Row]) -> str:
     """The content of `results/README.md`."""
-    parts = [_introduction(rows)]
+    parts = [_introduction(rows), _protocol(rows)]
     for budget in budgets_of(rows):
         results = Results(rows, budget)
         parts.append(f"## Budget `{budget}`: {_BUDGETS.get(budget, 'no longer exists')}\n")
         for experiment in results.experiments():
             parts += _experiment(results, experiment)
-    return "\n".join(parts)
+    return "\n".join([*parts, _differences(rows)])
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -57,8 +60,41 @@ def _introduction(rows: Sequence[Row]) -> str:
         f"Written by `make results` from the {len(rows)} runs in [ledger.jsonl](ledger.jsonl); do not edit by hand.\n"
         "TIL is the accuracy when the task of an image is given, CIL when it is not. Accuracies, AUC, task detection "
         "(TaskDR) and forgetting are in percent,\n"
-        "mean ± standard deviation (n - 1) over seeds. A dash: not measured.\n"
+        "mean ± standard deviation (n - 1) over seeds. A dash: not measured. [How the systems differ from their "
+        "publications](#how-the-systems-differ-from-their-publications) is at the end.\n"
     )
+
+
+def _protocol(rows: Sequence[Row]) -> str:
+    """How many runs were made under the rules of a fair comparison, by experiment."""
+    text = (
+        "## Are the runs comparable?\n\n"
+        "A fair comparison gives every system the same work, counted in [training passes](../docs/protocol.md), and "
+        "the same [search](../docs/tuning.md) for its recipe.\n"
+        "Runs without counted passes or a recorded search were made before these rules, with recipes found by hand:\n\n"
+    )
+    for budget in budgets_of(rows):
+        results = Results(rows, budget)
+        for experiment in results.experiments():
+            found = [row for row in results.rows if row.experiment == experiment]
+            text += f"- `{experiment}`, budget `{budget}`: {protocol_counts(found)}\n"
+    return text
+
+
+def _differences(rows: Sequence[Row]) -> str:
+    """What the registry says of the systems in the ledger; what several have in common is said once."""
+    found = {method for budget in budgets_of(rows) for method in Results(rows, budget).all_methods()}
+    methods = by_group([*(name for name in BUILT_IN if name in found), *sorted(found - set(BUILT_IN))])
+    systems: dict[str, list[str]] = {}
+    for method in methods:
+        for sentence in method_deviations(method):
+            systems.setdefault(sentence, []).append(method_label(method))
+    sentences: dict[str, list[str]] = {"All systems": list(COMMON)}
+    for sentence, labels in systems.items():
+        sentences.setdefault(", ".join(labels), []).append(sentence)
+    parts = [f"- {who}:\n" + "".join(f"  - {text}\n" for text in texts) for who, texts in sentences.items()]
+    introduction = "In the present version; runs of earlier commits may differ in other ways, too."
+    return f"## How the systems differ from their publications\n\n{introduction}\n\n{''.join(parts)}"
 
 
 def _experiment(results: Results, experiment: str) -> list[str]:
@@ -68,7 +104,7 @@ def _experiment(results: Results, experiment: str) -> list[str]:
         table = make_table("main", results.rows, results.budget, [experiment])
         known = tuple(line for line in table.lines if any(entry.ours or entry.paper for entry in line.entries))
         parts.append(to_markdown(replace(table, lines=known)))
-        parts += [_details(results, experiment, methods), _how_to(results, experiment)]
+        parts += [_details(results, experiment, by_group(methods)), _how_to(results, experiment)]
     parts += _ablations(results, experiment)
     parts.append(_origin([row for row in results.rows if row.experiment == experiment]))
     found = [orderings(results, experiment, measure) for measure in _MEASURES]
@@ -97,8 +133,8 @@ _COLUMNS = {
 
 def _details(results: Results, experiment: str, methods: Sequence[str]) -> str:
     lines = [
-        ["method", "seeds", *_COLUMNS, "samples kept", "parameters", "minutes", "core minutes", "commit"],
-        ["---", *("--:" for _ in range(len(_COLUMNS) + 5)), "---"],
+        ["method", "seeds", *_COLUMNS, "samples kept", "parameters", *_COSTS, "recipe", "commit"],
+        ["---", *("--:" for _ in range(len(_COLUMNS) + len(_COSTS) + 3)), "---", "---"],
     ]
     for method in methods:
         rows = [row for row in results.rows if row.experiment == experiment and row.method == method]
@@ -110,12 +146,21 @@ def _details(results: Results, experiment: str, methods: Sequence[str]) -> str:
                 *(number_text(number_of(rows, figure)) for figure in _COLUMNS.values()),
                 _bytes(_mean(rows, "memory_bytes")),
                 _count(_mean(rows, "parameters")),
-                number_text(number_of(rows, "minutes")),
-                number_text(number_of(rows, "cpu_minutes")),
+                *_costs(rows),
+                ", ".join(sorted({row.search or "by hand" for row in rows})),
                 ", ".join(sorted({row.commit or "unknown" for row in rows})),
             ]
         )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+_COSTS = ("passes (thousands)", "minutes", "core minutes")
+
+
+def _costs(rows: Sequence[Row]) -> list[str]:
+    passes = _mean(rows, "passes")
+    thousands = DASH if passes is None else f"{passes / 1000:,.0f}"
+    return [thousands, *(number_text(number_of(rows, figure)) for figure in ("minutes", "cpu_minutes"))]
 
 
 def _mean(rows: Iterable[Row], figure: str) -> float | None:
@@ -164,11 +209,11 @@ def _changed(rows: Sequence[Row]) -> str:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows, key=lambda row: row.key):
         groups.setdefault((row.method, json.dumps(row.overrides, sort_keys=True)), []).append(row)
-    lines = [["seeds", "TIL", "CIL", "forgetting", "minutes", "command"], ["---", *["--:"] * 4, "---"]]
+    lines = [["seeds", "TIL", "CIL", "forgetting", *_COSTS, "command"], ["---", *["--:"] * (3 + len(_COSTS)), "---"]]
     for group in sorted(groups.values(), key=lambda group: group[0].key):
         group.sort(key=lambda row: row.seed)
-        figures = [number_text(number_of(group, figure)) for figure in ("til", "cil", "forgetting", "minutes")]
-        lines.append([", ".join(str(row.seed) for row in group), *figures, f"`{command_of(group[0])}`"])
+        figures = [number_text(number_of(group, figure)) for figure in ("til", "cil", "forgetting")]
+        lines.append([", ".join(str(row.seed) for row in group), *figures, *_costs(group), f"`{command_of(group[0])}`"])
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return f"Runs with overridden settings:\n\n{table}"
 

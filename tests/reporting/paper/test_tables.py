@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_runs_of_clom_are_runs_of_clom_without_calibration() -> None:
 
 def test_the_average_needs_all_six_experiments() -> None:
     rows = [made_up(experiment=name) for name in read_paper()["experiments"]]
-    assert entry(make_table("main", rows), "CLOM", "Average", "CIL") == Entry(Number(90.0), Number(67.9))
+    assert entry(make_table("main", rows), "CLOM", "Average", "CIL") == Entry(Number(90.0, None, 1), Number(67.9))
     assert entry(make_table("main", rows[:5]), "CLOM", "Average", "CIL").ours is None
 
 
@@ -181,14 +182,63 @@ def test_augmentation_ablation() -> None:
 
 
 def test_markdown_marks_the_best_and_dashes_what_is_missing() -> None:
-    rows = [made_up(), made_up("hat", cil=0.8), made_up("joint", cil=0.99)]
+    rows = [made_up(seed=seed) for seed in range(3)] + [made_up("bic", cil=0.95)]
+    rows += [made_up("hat", cil=0.8, seed=seed) for seed in range(3)]
+    rows += [made_up("joint", cil=0.99, seed=seed) for seed in range(3)]
     text = to_markdown(make_table("main", rows, experiments=["mnist-5t"]))
     lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("|")}
-    assert lines["CLOM"] == "| CLOM | **99.0** (99.9) | **90.0** (96.9) |"
-    assert lines["HAT"] == "| HAT | **99.0** (99.9) | 80.0 (81.9) |"
-    assert lines["Joint training"] == "| Joint training | 99.0 | 99.0 |"  # a bound is no competitor
+    assert lines["CLOM"] == "| CLOM | **99.0 ± 0.0** (99.9) | **90.0 ± 0.0** (96.9) |"
+    assert lines["HAT"] == "| HAT | **99.0 ± 0.0** (99.9) | 80.0 ± 0.0 (81.9) |"
+    assert lines["BiC"] == "| BiC | 99.0 (99.9) | 95.0 (85.1) |"  # higher, but of a single seed
+    assert lines["Joint training"] == "| Joint training | 99.0 ± 0.0 | 99.0 ± 0.0 |"  # a reference is no competitor
     assert lines["OWM"] == f"| OWM | {DASH} (99.7) | {DASH} (95.8) |"
     assert lines["Co2L"] == f"| Co2L | {DASH} | {DASH} |"
+
+
+def test_two_seeds_are_not_enough_for_bold() -> None:
+    rows = [made_up(method, seed=seed) for method in ("clom", "hat") for seed in range(2)]
+    assert "**" not in to_markdown(make_table("main", rows, experiments=["mnist-5t"]))
+    rows += [made_up(method, seed=2) for method in ("clom", "hat")]
+    assert "**" in to_markdown(make_table("main", rows, experiments=["mnist-5t"]))
+
+
+def test_an_average_has_as_many_seeds_as_its_experiment_with_the_fewest() -> None:
+    rows = [made_up(experiment=name, seed=seed) for name in read_paper()["experiments"] for seed in range(3)]
+    assert entry(make_table("main", rows), "CLOM", "Average", "TIL").ours == Number(99.0, None, 3)
+    assert entry(make_table("main", rows[:-2]), "CLOM", "Average", "TIL").ours == Number(99.0, None, 1)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_states_the_protocol(name: str) -> None:
+    rows = [made_up(experiment="cifar10-5t", passes=5e5, allowance=1e6), made_up("hat", experiment="cifar10-5t")]
+    clom_only = name in ("memory", "scale", "augmentation")
+    work, search = (note for note in make_table(name, rows, "cpu", ["cifar10-5t"]).notes if note.startswith("Equal "))
+    assert ("the run has counted" if clom_only else "1 of the 2 runs has counted") in work
+    assert ("the run does not have" if clom_only else "none of the 2 runs has") in search
+
+
+def test_groups_have_headings() -> None:
+    rows = [made_up("joint"), made_up("mine"), made_up("pass"), made_up("bic"), made_up("hat"), made_up()]
+    rows = [replace(row, experiment="birds-3t") for row in rows]
+    table = make_table("main", rows, experiments=["birds-3t"])
+    first_cells = [line.split(" | ")[0].strip("| ") for line in to_markdown(table).splitlines() if line[:1] == "|"]
+    assert first_cells[2:] == [
+        "*CLOM and its ablations*",
+        "CLOM",
+        "CLOM(-c)",
+        "*With stored samples*",
+        "HAT",
+        "BiC",
+        "*Without stored samples*",
+        "PASS",
+        "*References*",
+        "Joint training",
+        "*Additions and plug-ins*",
+        "mine",
+    ]
+    console = Console(width=100, file=io.StringIO())
+    console.print(*fitting(table, console))
+    assert "Without stored samples" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_an_experiment_of_ones_own_shows_what_was_measured() -> None:
@@ -217,12 +267,15 @@ def test_one_alone_is_not_the_best() -> None:
 
 
 def test_latex_has_as_many_cells_as_columns() -> None:
-    table = make_table("main", [made_up(seed=0), made_up(seed=1, cil=0.92)])
+    rows = [made_up(method, seed=seed, cil=0.88 + seed / 50) for method in ("clom", "hat") for seed in range(3)]
+    table = make_table("main", rows)
     text = to_latex(table)
-    body = text[text.index(r"\midrule") : text.index(r"\bottomrule")].splitlines()[1:]
+    lines = text[text.index(r"\midrule") : text.index(r"\bottomrule")].splitlines()[1:]
+    body = [line for line in lines if not line.startswith(r"\multicolumn")]
     assert len(body) == len(table.lines)
+    assert len(lines) - len(body) == 3, "headings of groups"
     assert all(line.count("&") == len(table.columns) and line.endswith(r" \\") for line in body)
-    assert r"\textbf{91.0}{\scriptsize $\pm$1.4} {\scriptsize (96.9)}" in text
+    assert r"\textbf{90.0}{\scriptsize $\pm$2.0} {\scriptsize (96.9)}" in text
     assert text.count("{") == text.count("}")
 
 
@@ -232,6 +285,7 @@ def test_csv_can_be_read_again() -> None:
     assert len(records) == len(table.lines) * len(table.columns)
     (found,) = (r for r in records if (r["method"], r["experiment"], r["measure"]) == ("CLOM", "MNIST-5T", "CIL"))
     assert found == found | {"mean": "91", "std": "1.4142", "seeds": "2", "paper": "96.9", "paper_std": "0.3"}
+    assert found["group"] == "CLOM and its ablations"
     (empty,) = (r for r in records if (r["method"], r["experiment"], r["measure"]) == ("Co2L", "MNIST-5T", "CIL"))
     assert empty["mean"] == empty["paper"] == ""
 

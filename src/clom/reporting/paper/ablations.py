@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from clom.experiments.catalogue import experiment_names
@@ -26,13 +27,12 @@ def memory_table(results: Results, chosen: list[str]) -> Table:
         settings = _effective(row)
         return 0 if settings["calibration"] == "none" else int(settings["memory_per_class"])
 
+    def found(experiment: str) -> list[Row]:
+        rows = _variants(results, experiment, ("clom", "clom-no-calibration"), {"memory_per_class", "calibration"})
+        return [row for row in rows if _effective(row)["calibration"] in ("memory", "none")]
+
     def entry(experiment: str, count: int) -> Entry:
-        methods = ("clom", "clom-no-calibration") if count == 0 else ("clom",)
-        rows = [
-            row
-            for row in _variants(results, experiment, methods, {"memory_per_class", "calibration"})
-            if stored(row) == count and _effective(row)["calibration"] in ("memory", "none")
-        ]
+        rows = [row for row in found(experiment) if stored(row) == count]
         by_seed = {row.seed: row for row in rows}  # without samples, both spellings are the same run
         theirs = None
         if experiment in content and count in content["samples_per_class"]:
@@ -49,7 +49,7 @@ def memory_table(results: Results, chosen: list[str]) -> Table:
         "samples per class",
         tuple(Column("", experiment_label(experiment)) for experiment in columns),
         tuple(Line(str(count), tuple(entry(experiment, count) for experiment in columns)) for count in counts),
-        notes_of(results, columns),
+        notes_of(results, columns, [row for experiment in columns for row in found(experiment)]),
     )
 
 
@@ -96,7 +96,7 @@ def scale_table(results: Results, chosen: list[str]) -> Table:
         (
             "As in the paper, gates are soft outside training (attention.binary false) unless marked 'gates rounded'; "
             "rounded gates protect exactly for any s.",
-            *notes_of(results, columns, derived=False),
+            *notes_of(results, columns, chain(*found.values()), derived=False),
         ),
     )
 
@@ -153,7 +153,10 @@ def augmentation_table(results: Results, chosen: list[str]) -> Table:
             )
             for used in (*known, *sorted(others, key=label))
         ),
-        ("Without rotation is learning.rotations=1, as in clom-no-ood.", *notes_of(results, columns, derived=False)),
+        (
+            "Without rotation is learning.rotations=1, as in clom-no-ood.",
+            *notes_of(results, columns, chain(*found.values()), derived=False),
+        ),
     )
 
 

@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 
 from clom.reporting.paper.numbers import Number
-from clom.reporting.paper.table import Column, Entry, Table
+from clom.reporting.paper.table import SEEDS_FOR_BOLD, Column, Entry, Table
 
 DASH = "–"
-EXPLANATION = "Ours: mean ± standard deviation over seeds, the best of a column marked; in parentheses: the paper's."
+EXPLANATION = (
+    "Ours: mean ± standard deviation over seeds; in parentheses: the paper's. Marked is the best of a column among "
+    f"numbers from at least {SEEDS_FOR_BOLD} seeds; others are never marked."
+)
 
 
 def number_text(number: Number | None, digits: int = 1) -> str:
@@ -36,6 +39,8 @@ def to_markdown(table: Table) -> str:
     heads = [f"{column.group} {column.name}".strip() for column in table.columns]
     rows = [[table.heading, *heads], ["---", *("--:" for _ in heads)]]
     for number, line in enumerate(table.lines):
+        if table.opens_group(number):
+            rows.append([f"*{line.group}*", *("" for _ in heads)])
         cells = [
             entry_text(entry, table.columns[place].digits, _bold if table.is_best(number, place) else None)
             for place, entry in enumerate(line.entries)
@@ -62,6 +67,8 @@ def to_latex(table: Table) -> str:
         lines.append(rf"{_latex(table.heading)} & {heads} \\")
     lines.append(r"\midrule")
     for number, line in enumerate(table.lines):
+        if table.opens_group(number):
+            lines.append(rf"\multicolumn{{{len(table.columns) + 1}}}{{l}}{{\emph{{{_latex(line.group)}}}}} \\")
         cells = [
             _latex_entry(entry, table.columns[place], table.is_best(number, place))
             for place, entry in enumerate(line.entries)
@@ -93,12 +100,12 @@ def to_csv(table: Table) -> str:
     """One line per number; unknown values are empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([table.heading, "experiment", "measure", "mean", "std", "seeds", "paper", "paper_std"])
+    writer.writerow([table.heading, "group", "experiment", "measure", "mean", "std", "seeds", "paper", "paper_std"])
     for line in table.lines:
         for column, entry in zip(table.columns, line.entries, strict=True):
             ours, theirs = entry.ours or Number(float("nan")), entry.paper or Number(float("nan"))
             values = [ours.mean, ours.std, ours.seeds, theirs.mean, theirs.std]
-            writer.writerow([line.label, *_csv_names(table, column), *map(_csv_value, values)])
+            writer.writerow([line.label, line.group, *_csv_names(table, column), *map(_csv_value, values)])
     return out.getvalue()
 
 

@@ -9,7 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from clom.experiments.ledger import Row
 from clom.reporting.paper.numbers import EXPERIMENTS, Number, Results
+from clom.reporting.paper.protocol import protocol_lines
+
+SEEDS_FOR_BOLD = 3
+"""Of fewer seeds, the difference between two systems may well be chance."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Line:
     entries: tuple[Entry, ...]
     competes: bool = True
     """Whether it can be the best of a column; references cannot."""
+    group: str = ""
+    """The heading shared with the lines beside it, or an empty string."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +53,33 @@ class Table:
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
 
+    def opens_group(self, line: int) -> bool:
+        """Whether the heading of the line's group goes above it."""
+        group = self.lines[line].group
+        return bool(group) and (line == 0 or self.lines[line - 1].group != group)
+
     def is_best(self, line: int, column: int) -> bool:
-        """Whether our number is the best of ours in the column, as displayed; a single number is never best."""
+        """Whether our number is the best of those of ours in the column that come from enough seeds, as displayed; a
+        single number is never best."""
         best = self.columns[column].best
         numbers = {
             number: round(entry.mean, self.columns[column].digits)
             for number, other in enumerate(self.lines)
-            if other.competes and (entry := other.entries[column].ours) is not None
+            if other.competes
+            and (entry := other.entries[column].ours) is not None
+            and (entry.seeds or 0) >= SEEDS_FOR_BOLD
         }
         if best == "none" or len(numbers) < 2 or line not in numbers:
             return False
         return numbers[line] == (max if best == "highest" else min)(numbers.values())
 
 
-def notes_of(results: Results, experiments: Iterable[str], derived: bool = True) -> tuple[str, ...]:
-    """Notes for tables of these experiments; the paper's training is mentioned only beside its own experiments."""
-    notes = []
+def notes_of(
+    results: Results, experiments: Iterable[str], rows: Iterable[Row], derived: bool = True
+) -> tuple[str, ...]:
+    """Notes for tables of these experiments with the numbers of these runs; the paper's training is mentioned only
+    beside its own experiments."""
+    notes = [*protocol_lines(row for row in rows if row in results.rows)]
     if derived and any(not row.overrides for row in results.derived):
         notes.append("CLOM(-c): computed from the runs of CLOM, whose networks are the same.")
     if results.budget != "paper" and not EXPERIMENTS.keys().isdisjoint(experiments):

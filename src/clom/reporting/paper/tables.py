@@ -22,8 +22,9 @@ from dataclasses import replace
 from clom.errors import UserError, unknown
 from clom.experiments.catalogue import BUDGETS, experiment_names
 from clom.experiments.ledger import Row
-from clom.methods.registry import BUILT_IN, method_label
+from clom.methods.registry import method_label
 from clom.reporting.paper.ablations import augmentation_table, memory_table, scale_table
+from clom.reporting.paper.groups import by_group, group_of
 from clom.reporting.paper.numbers import (
     EXPERIMENTS,
     REFERENCES,
@@ -34,6 +35,7 @@ from clom.reporting.paper.numbers import (
     paper_has,
     paper_number,
 )
+from clom.reporting.paper.protocol import protocol_lines
 from clom.reporting.paper.table import Column, Entry, Line, Table, notes_of
 
 
@@ -66,8 +68,9 @@ def check_experiments(wanted: Iterable[str], rows: Iterable[Row]) -> None:
 def _main(results: Results, chosen: list[str]) -> Table:
     columns = chosen or _experiments(results, list(EXPERIMENTS))
     measures = ("til", "cil")
+    methods = _methods(results, columns, "final_accuracy", "til")
     lines = []
-    for method in _methods(results, columns, "final_accuracy", "til"):
+    for method in methods:
         entries = [
             Entry(
                 results.number(experiment, method, measure), paper_number("final_accuracy", experiment, method, measure)
@@ -76,35 +79,37 @@ def _main(results: Results, chosen: list[str]) -> Table:
             for measure in measures
         ]
         entries += [_average(results, method, measure) for measure in measures if not chosen]
-        lines.append(Line(method_label(method), tuple(entries), method not in REFERENCES))
+        lines.append(_line(method, entries))
     groups = [*map(experiment_label, columns), *(() if chosen else ("Average",))]
     return Table(
         f"Accuracy after the last task in percent, budget {results.budget}",
         "method",
         tuple(Column(group, name) for group in groups for name in ("TIL", "CIL")),
         tuple(lines),
-        notes_of(results, columns)
+        notes_of(results, columns, _runs(results, columns, methods))
         + (() if chosen else ("Average: over the paper's six experiments, if all six were run.",)),
     )
 
 
 def _average(results: Results, method: str, measure: str) -> Entry:
-    """The mean over the paper's six experiments; None unless all six were run."""
-    ours = [results.number(experiment, method, measure) for experiment in EXPERIMENTS]
-    means = [number.mean for number in ours if number is not None]
-    complete = len(means) == len(EXPERIMENTS)
+    """The mean over the paper's six experiments, with the fewest seeds of them; None unless all six were run."""
+    numbers = [results.number(experiment, method, measure) for experiment in EXPERIMENTS]
+    ours = [number for number in numbers if number is not None]
+    complete = len(ours) == len(EXPERIMENTS)
+    mean, seeds = sum(number.mean for number in ours) / len(EXPERIMENTS), [number.seeds or 0 for number in ours]
     return Entry(
-        Number(sum(means) / len(means)) if complete else None,
+        Number(mean, seeds=min(seeds)) if complete else None,
         paper_number("final_accuracy", "average", method, measure),
     )
 
 
 def _average_incremental(results: Results, chosen: list[str]) -> Table:
     columns, source = chosen or _experiments(results, list(EXPERIMENTS)), "average_incremental_accuracy"
+    methods = _methods(results, columns, source, "average_incremental_til")
     lines = [
-        Line(
-            method_label(method),
-            tuple(
+        _line(
+            method,
+            (
                 Entry(
                     results.number(experiment, method, f"average_incremental_{measure}"),
                     paper_number(source, experiment, method, measure),
@@ -112,16 +117,15 @@ def _average_incremental(results: Results, chosen: list[str]) -> Table:
                 for experiment in columns
                 for measure in ("til", "cil")
             ),
-            method not in REFERENCES,
         )
-        for method in _methods(results, columns, source, "average_incremental_til")
+        for method in methods
     ]
     return Table(
         f"Average incremental accuracy in percent, budget {results.budget}",
         "method",
         tuple(Column(experiment_label(experiment), name) for experiment in columns for name in ("TIL", "CIL")),
         tuple(lines),
-        notes_of(results, columns),
+        notes_of(results, columns, _runs(results, columns, methods)),
     )
 
 
@@ -133,17 +137,15 @@ def _parameters(results: Results, chosen: list[str]) -> Table:
         millions = None if ours is None else Number(ours.mean / 1e6, None, ours.seeds)
         return Entry(millions, paper_number(source, experiment, method))
 
-    lines = [
-        Line(method_label(method), tuple(entry(experiment, method) for experiment in columns))
-        for method in _methods(results, columns, source, "parameters")
-    ]
+    methods = _methods(results, columns, source, "parameters")
+    lines = [_line(method, (entry(experiment, method) for experiment in columns)) for method in methods]
     note = "The networks of budgets other than paper are smaller than the paper's."
     return Table(
         f"Parameters after the last task in millions, budget {results.budget}",
         "method",
         tuple(Column("", experiment_label(experiment), "none", 2) for experiment in columns),
         tuple(lines),
-        () if results.budget == "paper" else (note,),
+        protocol_lines(_runs(results, columns, methods)) + (() if results.budget == "paper" else (note,)),
     )
 
 
@@ -154,10 +156,12 @@ _OOD_FIGURES = {"auc_maxlogit": "auc", "task_detection": "task_detection_rate", 
 
 def _ood(results: Results, chosen: list[str]) -> Table:
     columns = chosen or _experiments(results, ["cifar10-5t", "cifar100-10t"], among=_OOD_METHODS)
+    listed = _methods(results, columns, "ood_ablation", "til")
+    methods = [method for method in listed if method in _OOD_METHODS or method not in method_order()]
     lines = [
-        Line(
-            method_label(method),
-            tuple(
+        _line(
+            method,
+            (
                 Entry(
                     results.number(experiment, method, ours), paper_number("ood_ablation", experiment, method, theirs)
                 )
@@ -165,8 +169,7 @@ def _ood(results: Results, chosen: list[str]) -> Table:
                 for ours, theirs in _OOD_FIGURES.items()
             ),
         )
-        for method in _methods(results, columns, "ood_ablation", "til")
-        if method in _OOD_METHODS or method not in BUILT_IN
+        for method in methods
     ]
     names = ("AUC", "TaskDR", "TIL", "CIL")
     return Table(
@@ -176,9 +179,20 @@ def _ood(results: Results, chosen: list[str]) -> Table:
         tuple(lines),
         (
             "AUC: largest score of a task's block, own test images against those of every other task, mean over pairs.",
-            *notes_of(results, columns, derived=False),
+            *notes_of(results, columns, _runs(results, columns, methods), derived=False),
         ),
     )
+
+
+def _line(method: str, entries: Iterable[Entry]) -> Line:
+    return Line(method_label(method), tuple(entries), method not in REFERENCES, group_of(method))
+
+
+def _runs(results: Results, experiments: Sequence[str], methods: Sequence[str]) -> list[Row]:
+    """The runs of the unchanged recipes."""
+    return [
+        row for row in results.rows if row.experiment in experiments and row.method in methods and not row.overrides
+    ]
 
 
 def _experiments(results: Results, of_paper: list[str], among: Iterable[str] | None = None) -> list[str]:
@@ -195,10 +209,12 @@ def _experiments(results: Results, of_paper: list[str], among: Iterable[str] | N
 
 
 def _methods(results: Results, experiments: Sequence[str], table: str, figure: str) -> list[str]:
-    """Methods in the paper's table or with a number of ours, in the registry's order; then plug-ins with a number."""
+    """Methods in the paper's table or with a number of ours, by group and in the registry's order; additions and
+    plug-ins only with a number."""
     measured = {name: any(results.number(each, name, figure) for each in experiments) for name in results.all_methods()}
     of_paper = [name for name in method_order() if paper_has(table, name) or measured.get(name)]
-    return of_paper + sorted(name for name, is_there in measured.items() if is_there and name not in BUILT_IN)
+    others = sorted(name for name, is_there in measured.items() if is_there and name not in method_order())
+    return by_group([*of_paper, *others])
 
 
 TABLES: Mapping[str, Callable[[Results, list[str]], Table]] = {
