@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = sorted(EXAMPLES.glob("*.py"))
 SHOWS = {
     "own_data": r"after A B: TIL \d+%.*\nafter C: .*\nafter D E: ",
-    "own_experiment": r"\| method .*\n.*\n\| DER\+\+ \| .*± .*\n\| Fine-tuning ",
+    "own_experiment": r"\| method .*\n.*\n.*samples.*\n\| DER\+\+ \| .*± .*\n.*\n\| Fine-tuning ",
     "own_method": r"strength 0.0: TIL [\d.]+%.*\nstrength 0.03: TIL ",
     "own_network": r"derpp: \d+ parameters, TIL [\d.]+%\nclom: \d+ parameters, TIL ",
     "own_score": r"Cosine: AUC [\d.]+%\nMaxLogit: AUC ",

@@ -131,7 +131,8 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(place: Place, used:
 
 def test_tables_reports_and_scores_know_what_it_brings(place: Place, used: dict[str, str]) -> None:
     table, report, scores = (text for line, text in used.items() if line.split()[0] in ("table", "report", "scores"))
-    assert [line.split()[1] for line in table.splitlines() if line.startswith("│ ")] == ["HAT", "Anchored"]
+    rows = [line.split()[1] for line in table.splitlines() if line.startswith("│ ")]
+    assert rows == ["With", "HAT", "Additions", "Anchored"]  # each group has a heading
     page = place.folder / "runs" / "gratings-2t-anchored-smoke-s0" / "report.html"
     assert str(page.relative_to(place.folder)) in report
     text = page.read_text(encoding="utf-8")

@@ -34,12 +34,14 @@ class TaskResult:
     """Gate group -> its number of units; empty if it is not known, as in older files."""
 
     def to_json(self) -> dict[str, Any]:
+        # What older files do not have is left out if it is not known, so that their lines stay as they are.
         counted = {} if self.passes is None else {"passes": self.passes}
+        sized = {"units": self.units} if self.units else {}
         return counted | {
             "minutes": self.minutes,
             "cpu_minutes": self.cpu_minutes,
             "capacity": self.capacity,
-            "units": self.units,
+            **sized,
             **self.evaluation.to_json(),
         }
 

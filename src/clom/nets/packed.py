@@ -64,7 +64,10 @@ class PackedConv2d(nn.Module):
     ) -> Tensor:
         if torch.is_grad_enabled() and values.requires_grad:  # the gradient of the input, which ODIN needs
             return self._plain(values, added, relu)
-        inputs = (values, self._weight_for(values), self._bias, *self._geometry)
+        weight = self._weight_for(values)
+        if weight is None:
+            return self._plain(values, added, relu)
+        inputs = (values, weight, self._bias, *self._geometry)
         convolution = torch.ops.mkldnn._convolution_pointwise
         if added is None:
             outputs: Tensor = convolution(*inputs, "relu" if relu else "none", [], None)
@@ -72,14 +75,20 @@ class PackedConv2d(nn.Module):
             outputs = convolution.binary(values, added, *inputs[1:], "add", 1.0, "relu" if relu else None, [], None)
         return outputs
 
-    def _weight_for(self, values: Tensor) -> Tensor:
-        """The layout depends on the size of the images, but not on their number."""
+    def _weight_for(self, values: Tensor) -> Tensor | None:
+        """The layout depends on the size of the images, but not on their number. None if oneDNN has no kernel for such
+        a convolution, for example with more padding than it supports."""
         size, weight = self._packed
         if size != values.shape[2:]:
-            plain = self._plain_weight().to_mkldnn()
-            weight = torch._C._nn.mkldnn_reorder_conv2d_weight(plain, *self._geometry, list(values.shape))  # type: ignore[call-arg]
+            plain = self._plain_weight()
+            try:
+                weight = torch._C._nn.mkldnn_reorder_conv2d_weight(  # type: ignore[call-arg]
+                    plain.to_mkldnn(), *self._geometry, list(values.shape)
+                )
+            except RuntimeError:
+                weight = plain
             self._packed = values.shape[2:], weight  # in one step: several threads may use this layer
-        return weight
+        return weight if weight.is_mkldnn else None
 
     def _plain_weight(self) -> Tensor:
         _, weight = self._packed
