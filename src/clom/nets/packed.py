@@ -6,18 +6,13 @@ tenth of the time for a few images, and the sum and the ReLU after it pass over 
 
 from __future__ import annotations
 
-import copy
-from typing import TypeVar
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clom.nets.compact import Selection
+from clom.nets.compact import Selection, copy_with
 from clom.nets.gates import Gates
 from clom.nets.layers import GatedConv2d, Net
-
-AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def packed(net: Net) -> Net:
@@ -25,24 +20,18 @@ def packed(net: Net) -> Net:
     parameters = list(net.parameters())
     on_cpu = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return _packed_module(net) if parameters and on_cpu and has_onednn else net
+    return copy_with(net, _packed_layer) if parameters and on_cpu and has_onednn else net
 
 
-def _packed_module(module: AnyModule) -> AnyModule:
-    """A copy with packed convolutions; all other modules are shared."""
-    clone = copy.copy(module)
-    clone._modules = {name: child and _packed_child(child) for name, child in module._modules.items()}
-    return clone
-
-
-def _packed_child(child: nn.Module) -> nn.Module:
-    if isinstance(child, GatedConv2d) and not child.normalised and child.in_channels > 1:
-        stride, padding = child.stride[0], child.padding[0]
+def _packed_layer(module: nn.Module) -> nn.Module | None:
+    """The packed form of a convolution; None for all other modules."""
+    if isinstance(module, GatedConv2d) and not module.normalised and module.in_channels > 1:
+        stride, padding = module.stride[0], module.padding[0]
         assert isinstance(padding, int)
-        return PackedConv2d(child.weight, child.bias, stride, padding)
-    if isinstance(child, Selection) and child.matrix.shape[1] > 1:
-        return PackedConv2d(child.matrix, None, 1, 0, is_identity=True)
-    return _packed_module(child)
+        return PackedConv2d(module.weight, module.bias, stride, padding)
+    if isinstance(module, Selection) and module.matrix.shape[1] > 1:
+        return PackedConv2d(module.matrix, None, 1, 0, is_identity=True)
+    return None
 
 
 class PackedConv2d(nn.Module):
