@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -54,7 +55,28 @@ def test_results_are_in_order_and_a_single_job_has_all_threads() -> None:
 def test_quick_jobs_are_not_worth_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_PATIENCE", 60)
     assert Workers().run([threading.get_ident] * 5) == [threading.get_ident()] * 5
-    assert Workers().run([torch.get_num_threads] * 5) == [1] * 5
+    assert Workers().run([torch.get_num_threads] * 4) == [1] * 4
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_long_jobs_have_other_threads_at_once_from_the_second_call_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def long_job() -> None:
+        start = time.thread_time()
+        while time.thread_time() - start < 0.06:
+            pass
+
+    workers, both = Workers(), threading.Barrier(2, timeout=20)
+    monkeypatch.setattr(threads, "_PATIENCE", 0.1)
+    workers.run([long_job] * 2)
+    # Whoever must wait does nothing.
+    monkeypatch.setattr(threading.Event, "wait", lambda event, seconds=None: bool(seconds))
+    workers.run([both.wait] * 2)  # passes only if both run at the same time
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_jobs_that_are_left_over_divide_all_threads() -> None:
+    assert Workers().run([torch.get_num_threads] * 5) == [1] * 4 + [4]
+    assert Workers().run([torch.get_num_threads] * 10) == [1] * 8 + [2] * 2
 
 
 @pytest.mark.usefixtures("four_threads")

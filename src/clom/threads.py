@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,8 @@ import torch
 Result = TypeVar("Result")
 
 _PATIENCE = 0.01
-"""Seconds that the caller works alone: on a busy machine, waiting for another thread takes as long."""
+"""Seconds that the caller works alone, unless more work is expected: on a busy machine, waiting for another thread
+takes as long."""
 
 
 class Workers:
@@ -29,44 +31,56 @@ class Workers:
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._made_for = (0, 0)  # process and number of threads
+        self._job_seconds = 0.0  # processor time of the caller's jobs last time, on average
 
     def __reduce__(self) -> tuple[type[Workers], tuple[()]]:
         return Workers, ()
 
     def run(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
         """The results of all jobs, in order. The threads of torch that the caller may use are divided among the jobs
-        that run at the same time."""
-        n_threads = torch.get_num_threads()
-        at_once = max(1, min(n_threads, len(jobs)))
-        if at_once == 1:
+        that run at the same time. Jobs should take equally long: those that are left over when every thread has had
+        the same number divide the threads among themselves, so that none of them is idle."""
+        at_once = min(torch.get_num_threads(), len(jobs))
+        if at_once < 2:
             return [job() for job in jobs]
+        even = len(jobs) - len(jobs) % at_once
+        return self._side_by_side(jobs[:even], at_once) + self.run(jobs[even:])
+
+    def _side_by_side(self, jobs: Sequence[Callable[[], Result]], at_once: int) -> list[Result]:
+        n_threads = torch.get_num_threads()
         results: list[Future[Result]] = [Future() for _ in jobs]
         waiting = deque(zip(results, jobs, strict=True))
         finished = threading.Event()
         with_gradients = torch.is_grad_enabled()
         scopes = [copy_context() for _ in range(at_once - 1)]  # settings that hold for the caller
+        patience = 0.0 if self._job_seconds * len(jobs) > _PATIENCE else _PATIENCE
 
-        def work() -> None:
+        def work() -> int:
+            done = 0
             with torch.set_grad_enabled(with_gradients):
                 while waiting:
                     try:
                         result, job = waiting.popleft()
                     except IndexError:
-                        return  # another thread was faster
+                        break  # another thread was faster
                     torch.set_num_threads(n_threads // at_once)  # of this thread, and of threads that start later
                     try:
                         result.set_result(job())
                     except Exception as problem:
                         result.set_exception(problem)
+                    done += 1
+            return done
 
         def help_if_it_takes_long() -> None:
-            if not finished.wait(_PATIENCE):
+            if not finished.wait(patience):
                 work()
 
         for scope in scopes:
             self._threads(n_threads).submit(scope.run, help_if_it_takes_long)
+        start = time.thread_time()
         try:
-            work()
+            done = work()
+            self._job_seconds = (time.thread_time() - start) / max(1, done)
             return [result.result() for result in results]
         finally:
             finished.set()
