@@ -27,9 +27,10 @@ def memory_figures(quick: bool = False) -> list[Figure]:
     for name in ("MNIST net", "ResNet-18, width 16"):
         what = subject(name, quick)
         group = f"memory per added task, {name}, {what.classes} classes"
-        grown, own = _learned(what, n_tasks=4)
-        kilobytes = scaled(own, 1e-3)
-        found.append(figure(group, "its own gates, normalisation and head", kilobytes, "kB"))
+        grown, own, statistics = _learned(what, n_tasks=4)
+        needed = [o - s for o, s in zip(own, statistics, strict=True)]
+        found.append(figure(group, "its own gates, normalisation and head", scaled(needed, 1e-3), "kB"))
+        found.append(figure(group, "its statistics for task predictors", scaled(statistics, 1e-3), "kB"))
         found.append(
             figure(
                 group,
@@ -46,8 +47,9 @@ def memory_figures(quick: bool = False) -> list[Figure]:
     return found
 
 
-def _learned(what: Subject, n_tasks: int) -> tuple[list[float], list[float]]:
-    """Growth of all live tensors with each task after the second, and the bytes of the task's own parameters.
+def _learned(what: Subject, n_tasks: int) -> tuple[list[float], list[float], list[float]]:
+    """Growth of all live tensors with each task after the second, the bytes of all that is the task's own, and of its
+    statistics among them.
 
     The first two tasks do not count: protection starts with the second.
     """
@@ -58,7 +60,9 @@ def _learned(what: Subject, n_tasks: int) -> tuple[list[float], list[float]]:
         model.load_state_dict(model.state_dict())  # drops the compact networks, which `_answered` measures
         after.append(live_bytes())
     grown = [float(b - a) for a, b in pairwise(after[1:])]
-    return grown, [float(own_bytes(model, number)) for number in range(2, n_tasks)]
+    measured = range(2, n_tasks)
+    own, statistics = ([float(of(model, number)) for number in measured] for of in (own_bytes, statistics_bytes))
+    return grown, own, statistics
 
 
 def _answered(what: Subject, n_tasks: int) -> tuple[list[float], list[float]]:
@@ -88,12 +92,21 @@ def _cut_bytes(model: MaskedMethod, task: int) -> int:
 
 
 def own_bytes(model: Clom, task: int) -> int:
-    """Gates, normalisation (with its statistics), head and calibration of one task."""
+    """Gates, normalisation (with its statistics), head, calibration and feature statistics of one task."""
     norms = [norm for layer in model.protection.net.gated_layers() for norm in layer.norms_of(task)]
     parts: list[Tensor] = [*model.protection.mask_parameters(task), *model.heads[task].parameters()]
     parts += [value for norm in norms for value in norm.state_dict().values()]
     parts += [model.typical[task], torch.zeros(2)]  # and its scale and shift
-    return sum(part.numel() * part.element_size() for part in parts)
+    return statistics_bytes(model, task) + _bytes(parts)
+
+
+def statistics_bytes(model: Clom, task: int) -> int:
+    """The statistics of one task's features."""
+    return _bytes(list(model.prediction.statistics[task].buffers()))
+
+
+def _bytes(tensors: list[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def live_bytes() -> int:
