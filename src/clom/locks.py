@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 
 from clom.errors import UserError
+from clom.files import hidden_neighbour
 
 _SECONDS_TO_WRITE_PID = 0.5
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+"""The lock is written to: in a folder that others can write to, a link could lead to any file."""
 
 
 class Lock:
@@ -21,14 +24,13 @@ class Lock:
 
     def __init__(self, path: Path, doing: str = "taught") -> None:
         self.path, self.doing = path, doing
-        resolved = path.resolve()
-        self.file = resolved.with_name(f".{resolved.name}.lock")
+        self.file = hidden_neighbour(path.resolve(), "lock")
         self._descriptor = -1
 
     def __enter__(self) -> Lock:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | _NO_LINKS, 0o644)
             if not _acquire(descriptor):
                 os.close(descriptor)
                 raise UserError(

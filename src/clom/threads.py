@@ -40,13 +40,19 @@ class Workers:
         """The results of all jobs, in order. The threads of torch that the caller may use are divided among the jobs
         that run at the same time. Jobs should take equally long: those that are left over when every thread has had
         the same number divide the threads among themselves, so that none of them is idle."""
-        at_once = min(torch.get_num_threads(), len(jobs))
+        n_threads = torch.get_num_threads()
+        at_once = min(n_threads, len(jobs))
         if at_once < 2:
             return [job() for job in jobs]
         even = len(jobs) - len(jobs) % at_once
-        return self._side_by_side(jobs[:even], at_once) + self.run(jobs[even:])
+        return self._side_by_side(jobs[:even], at_once, n_threads // at_once) + self.run(jobs[even:])
 
-    def _side_by_side(self, jobs: Sequence[Callable[[], Result]], at_once: int) -> list[Result]:
+    def run_on_one_thread_each(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
+        """The results of all jobs, in order, with the same bits for any number of threads: every job is computed on
+        one, since sums may round differently on more."""
+        return self._side_by_side(jobs, max(1, min(torch.get_num_threads(), len(jobs))), 1)
+
+    def _side_by_side(self, jobs: Sequence[Callable[[], Result]], at_once: int, threads_each: int) -> list[Result]:
         n_threads = torch.get_num_threads()
         results: list[Future[Result]] = [Future() for _ in jobs]
         waiting = deque(zip(results, jobs, strict=True))
@@ -63,7 +69,7 @@ class Workers:
                         result, job = waiting.popleft()
                     except IndexError:
                         break  # another thread was faster
-                    torch.set_num_threads(n_threads // at_once)  # of this thread, and of threads that start later
+                    torch.set_num_threads(threads_each)  # of this thread, and of threads that start later
                     try:
                         result.set_result(job())
                     except Exception as problem:

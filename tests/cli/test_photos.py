@@ -208,7 +208,7 @@ def test_verifying_and_forgetting(taught: Clom, elsewhere: Path) -> None:
     assert "the outputs of 2 tasks are bit-identical" in taught.out
     assert taught("forget", "my.model", "leaves") == 0
     assert "Forgot 'leaves': green, red." in taught.out
-    assert taught("verify", "my.model", "--against=old.model") == 1
+    assert taught("verify", "my.model", "--against=old.model") == 3  # not 1, which is a bug of the program
     assert "'leaves': missing" in taught.out
 
 

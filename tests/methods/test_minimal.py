@@ -22,13 +22,13 @@ from clom.photos.forget import forget
 from clom.photos.predict import Predictor
 from clom.photos.teach import teach
 from clom.photos.thresholds import thresholds
+from clom.photos.verify import verify
 from clom.reporting.figures.run_details import draw_auc_grid, draw_capacity
 from clom.reporting.report.page import write_report
 from clom.serve.answers.active_model import load_active_model
 from clom.serve.lessons.separation import separation
 from clom.storage.describe import describe
 from clom.storage.model_file import load_model, save_model
-from clom.storage.verify import verify
 from methods.minimal import Minimal, minimal
 from photos.pictures import SHAPE, coloured, pictures
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from clom.errors import UserError
+from clom.learning.logit_scale import fit_logit_scale
 from clom.methods.families.base import Blocks, Method
 from clom.methods.ncm import Ncm, NcmSettings
 from clom.photos.predict import Predictor
@@ -139,3 +140,87 @@ def test_every_kind_of_model_answers(make: Callable[[], Method]) -> None:
     (answer,) = Predictor(method)(coloured("red", 1))
     assert 0.5 <= answer.best.confidence <= 1
     assert answer.to_json()["guesses"][0]["class_name"] == answer.best.class_name
+
+
+# --- what an answer depends on ---------------------------------------------------------------------------------------
+
+EXACT = [kind for kind in MAKERS if kind != "slda"]  # whose earlier scores change with every task
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_with_a_given_task_later_lessons_and_forgetting_change_no_answer(kind: str) -> None:
+    """Neither class nor confidence nor unknown, to the last bit."""
+    method = MAKERS[kind]()
+    images = torch.cat([coloured(name, 3, seed=7) for name in ("red", "green", "blue", "violet")])
+    learn_pictures(method, pictures("red", "green", count=10), "leaves")
+    first = Predictor(method)(images, task="leaves", top=2)
+    learn_pictures(method, pictures("blue", "grey", count=10), "sea")
+    second = Predictor(method)(images, task="sea", top=2)
+    assert Predictor(method)(images, task="leaves", top=2) == first
+    learn_pictures(method, pictures("violet", "pink", "brown"), "more")
+    assert Predictor(method)(images, task="leaves", top=2) == first
+    method.forget(0)
+    assert Predictor(method)(images, task="sea", top=2) == second
+
+
+def test_confidence_within_a_task_is_about_what_was_right_on_its_held_out_photos() -> None:
+    method = mean_colour()
+    learn_pictures(method, pictures("red", "green", count=20), "leaves")
+    record = method.tasks[0].record
+    assert record is not None
+    assert record.task_logit_scale is not None
+    assert record.task_logit_scale > 1.2  # no held-out photo was wrong
+    sure = [answer.best.confidence for answer in Predictor(method)(coloured("red", 10, seed=3), task="leaves")]
+    assert 0.8 < sum(sure) / len(sure) < 1  # their mean is (n + 1) / (n + 2) for n held-out photos
+
+
+def test_files_of_earlier_versions_are_fitted_to_their_stored_samples() -> None:
+    """Also without a record of the temperature, later lessons change no answer."""
+    method = MAKERS["clom from scratch"]()
+    learn_pictures(method, pictures("red", "green", count=10), "leaves")
+    record = method.tasks[0].record
+    assert record is not None
+    method.tasks[0] = replace(method.tasks[0], record=record.model_copy(update={"task_logit_scale": None}))
+    images = coloured("red", 4, seed=7)
+    before = Predictor(method)(images, task="leaves", top=2)
+    learn_pictures(method, pictures("blue", "grey", count=10), "sea")
+    assert Predictor(method)(images, task="leaves", top=2) == before
+    samples, labels = method.held_out_images(0), method.held_out_labels(0)
+    assert samples is not None
+    assert labels is not None
+    scale = fit_logit_scale(method.block(samples, 0), labels)
+    expected = (scale * method.block(images[:1], 0)).softmax(1).max()
+    assert before[0].best.confidence == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("task", [None, "leaves"])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_answers_do_not_depend_on_other_images_or_threads(kind: str, task: str | None) -> None:
+    method = MAKERS[kind]()
+    learn_pictures(method, pictures("red", "green", count=10), "leaves")
+    learn_pictures(method, pictures("blue", "grey", "pink", count=10), "sea")
+    images = torch.cat([coloured(name, 10, seed=7) for name in ("red", "green", "blue", "violet")])
+    alone = [answer for image in torch.split(images, 1) for answer in Predictor(method)(image, task, top=5)]
+    assert Predictor(method)(images, task, top=5) == alone
+    try:
+        for threads in (2, 3):
+            torch.set_num_threads(threads)
+            assert Predictor(method)(images, task, top=5) == alone
+            assert Predictor(method)(images[:1], task, top=5) == alone[:1]
+    finally:
+        torch.set_num_threads(1)
+
+
+class Overflowing(Ncm):
+    """Has scores that no image should have."""
+
+    def scores(self, features: torch.Tensor, rows: slice = slice(None)) -> torch.Tensor:
+        return super().scores(features, rows) * float("nan")
+
+
+@pytest.mark.parametrize("task", [None, "one"])
+def test_scores_that_are_not_finite_are_no_answer(task: str | None) -> None:
+    method = Overflowing(ADAPTER, NcmSettings(), SHAPE)
+    learn_pictures(method, pictures("red", "green"), "one")
+    with pytest.raises(UserError, match="NaN or infinite"):
+        Predictor(method)(coloured("red", 1), task)

@@ -14,9 +14,9 @@ from clom.data.stream import Stream, Task
 from clom.methods.families.base import Method
 from clom.photos.predict import Predictor
 from clom.photos.teach import teach
+from clom.photos.verify import verify
 from clom.storage.model_file import load_model, save_model
 from clom.storage.tensors import read_tensors
-from clom.storage.verify import verify
 from photos.pictures import coloured, pictures
 
 FOLDER = Path(__file__).parent / "earlier"

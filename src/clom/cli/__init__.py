@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError
 from clom import __version__
 from clom.errors import UserError
 from clom.launch import read_launch
+from clom.untrusted_text import printable
 
 COMMANDS = {
     "learn": "Teach a model the classes in a folder of photos, creating the model if it does not exist.",
@@ -58,7 +59,12 @@ def make_app() -> App:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"clom: warning: {message}", file=sys.stderr)
+    _complain("clom", f"warning: {message}")
+
+
+def _complain(prefix: str, message: str) -> None:
+    """Print a message that may quote names from outside."""
+    print(printable(f"{prefix}: {message}"), file=sys.stderr)
 
 
 def take_plugins(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -110,14 +116,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _load(plugins)
         make_app()(words, exit_on_error=False, print_error=False)
     except (UserError, CycloptsError) as problem:
-        print(f"{_prefix()}: {problem}", file=sys.stderr)
+        _complain(_prefix(), str(problem))
         sys.exit(EXIT_USAGE)
     except OSError as problem:
         if isinstance(problem, BrokenPipeError):
             sys.stderr.close()  # the reader of our output is gone, so no message can arrive
             sys.exit(0)
         where = f": {problem.filename}" if problem.filename else ""
-        print(f"{_prefix()}: {problem.strerror or problem}{where}", file=sys.stderr)
+        _complain(_prefix(), f"{problem.strerror or problem}{where}")
         sys.exit(EXIT_USAGE)
     except (MemoryError, RuntimeError) as problem:
         if not isinstance(problem, MemoryError) and "allocate memory" not in str(problem):

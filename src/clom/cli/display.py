@@ -7,11 +7,12 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from clom.cli.console import Console
 from clom.reporting.labels import cil_label, work_label
+from clom.untrusted_text import printable
 
 if TYPE_CHECKING:
     from clom.experiments.run import RunResult, TaskResult
@@ -30,7 +31,7 @@ class Display:
         self._pause = seconds_between_lines
         self._started = self._last_line = time.monotonic()
         self._first_fraction: float | None = None
-        columns = (BarColumn(), TextColumn("{task.percentage:3.0f}%"), TextColumn("{task.description}"))
+        columns = (BarColumn(), TextColumn("{task.percentage:3.0f}%"), TextColumn("{task.description}", markup=False))
         self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
         self._bar_id = self._bar.add_task("starting", total=1.0) if self._bar else None
 
@@ -52,7 +53,7 @@ class Display:
             return
         self._last_line = now
         loss = "" if math.isnan(step.loss) else f", loss {step.loss:.3f}"
-        text = self._where(step) + loss + self.accuracy + self._time_left(fraction, now)
+        text = printable(self._where(step) + loss + self.accuracy + self._time_left(fraction, now))
         if self._bar and self._bar_id is not None:
             self._bar.update(self._bar_id, completed=fraction, description=text)
         else:

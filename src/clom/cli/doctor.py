@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from clom.cli.console import Console
 from clom.cli.options import Device
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
+from clom.cli.console import Console
 from clom.cli.options import Device
 
 

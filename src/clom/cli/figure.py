@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
+from clom.cli.console import Console
 from clom.errors import UserError
 
 FIGURES = Literal["forgetting", "til-curves", "cil-curves", "augmentations", "capacity", "auc-grid", "scores"]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.console import Console
 
+from clom.cli.console import Console
 from clom.cli.options import Allowance, Compile, Device, Precision
 from clom.errors import UserError
 from clom.extras import require

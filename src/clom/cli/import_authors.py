@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
+from clom.cli.console import Console
 
 
 def import_authors_command(

@@ -9,9 +9,9 @@ import json as json_format
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from clom.cli.console import Console
 from clom.cli.learn import say
 
 

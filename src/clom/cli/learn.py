@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.console import Console
 
+from clom.cli.console import Console
 from clom.cli.options import Device
 
 if TYPE_CHECKING:
@@ -163,5 +163,5 @@ def show_lesson(console: Console, model: Path, lesson: Lesson) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line verbatim: no markup, no highlighting, no wrapping."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    """Print a line without wrapping."""
+    console.print(text, soft_wrap=True)

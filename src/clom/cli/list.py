@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
 from rich.table import Table
 
+from clom.cli.console import Console
 from clom.errors import UserError
 
 if TYPE_CHECKING:

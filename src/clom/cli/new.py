@@ -8,8 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-
+from clom.cli.console import Console
 from clom.errors import UserError, shorten
 
 Kind = Literal["method", "experiment", "score", "network"]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.console import Console
 
+from clom.cli.console import Console
 from clom.cli.learn import say, show_skipped
 from clom.cli.options import Device
 from clom.errors import DataError, UserError

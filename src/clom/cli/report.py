@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.console import Console
 
+from clom.cli.console import Console
 from clom.cli.options import Device
 
 if TYPE_CHECKING:

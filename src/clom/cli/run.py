@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.console import Console
 
+from clom.cli.console import Console
 from clom.cli.options import Allowance, Compile, Device, Precision
 from clom.launch import read_launch
 

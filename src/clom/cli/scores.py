@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from clom.cli.console import Console
 from clom.cli.options import Device
 from clom.ood.registry import PREDICTORS
 from clom.ood.rejection import FALSE_REJECTION

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as Shown
 from rich.text import Text
+
+from clom.cli.console import Console
 
 if TYPE_CHECKING:
     from clom.reporting.paper.table import Table

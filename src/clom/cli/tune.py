@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from clom.cli.console import Console
 from clom.cli.options import Allowance, Device, Precision
 from clom.errors import UserError
 from clom.extras import require

@@ -11,11 +11,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.console import Console
 
+from clom.cli.console import Console
 from clom.cli.learn import say
 
-EXIT_CHANGED = 1
+EXIT_CHANGED = 3
 
 
 def verify_command(
@@ -24,7 +24,7 @@ def verify_command(
     against: Path | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> None:
-    """Verify that a model's outputs for earlier tasks are bit-identical; exit code 1 if not.
+    """Verify that a model's outputs for earlier tasks are bit-identical; exit code 3 if not.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def verify_command(
         Number of CPU threads; by default one per core.
     """
     from clom import machine
-    from clom.storage.verify import verify
+    from clom.photos.verify import verify
 
     machine.tune_process(threads)
     console = Console()

@@ -19,6 +19,7 @@ from clom.data.images import Images
 from clom.data.stratified import hold_out, share_of, split_images
 from clom.data.stream import Task
 from clom.errors import DataError, UserError
+from clom.untrusted_text import on_one_line
 
 _SYSTEM_FILES = {
     "thumbs.db",
@@ -119,7 +120,7 @@ def _classes(folder: Path, least: int) -> tuple[dict[str, list[Path]], list[Skip
     if not folders:
         found = f"contains {len(loose)} files but no folders" if loose else "is empty"
         raise UserError(f"{folder} {found}. Create one folder per class in it and put the pictures there.")
-    names = [readable(path.name) for path in folders]
+    names = [_normalised(path.name) for path in folders]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"Two folders of {folder} have the same name: {', '.join(twice)}. Rename one of them.")
     if len(names) < least:
@@ -157,7 +158,12 @@ def is_user_file(name: str) -> bool:
 
 
 def readable(name: str) -> str:
-    """A file name as printable text, normalised to NFC, since systems encode é as one or two characters."""
+    """A file name as it is shown: on one line, with control characters as escapes."""
+    return on_one_line(_normalised(name))
+
+
+def _normalised(name: str) -> str:
+    """A file name as text, normalised to NFC, since systems encode é as one or two characters."""
     return unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
 
 

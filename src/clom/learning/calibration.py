@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,7 +30,8 @@ class CalibrationSettings(Settings):
     solver: Literal["exact", "sgd", "paper"] = "exact"
     """`exact` minimises over the whole buffer. `paper` is the paper's SGD on sigma and mu: 160 iterations of batches of
     32 at lr 0.01. `sgd` takes as many steps on log sigma and mu of standardised logits."""
-    iterations: Positive = 160
+    iterations: Annotated[Positive, Field(le=10_000)] = 160
+    """At most 10,000: `forget` fits again, and a model file of a stranger must not keep it busy."""
     lr: PositiveNumber = 0.01
     batch: Positive = 32
     momentum: Fraction = 0.8

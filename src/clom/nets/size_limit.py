@@ -1,4 +1,4 @@
-"""A limit on the size of a network, checked while it is built, before memory is allocated."""
+"""Limits on the size of a network, checked while it is built, and on what it computes, before memory is allocated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from clom.errors import UserError
 
@@ -73,3 +74,78 @@ class SizeLimit(TorchFunctionMode):
         self._left -= numbers
         if min(self.tensors, self._left) < 0:
             raise UserError(self.why)
+
+
+class TooMuch(UserError):
+    """A computation needs more memory or more work than it may."""
+
+
+class ComputeLimit(TorchDispatchMode):
+    """Within the context, limits the elements of each tensor and the multiply-adds of all operations together; both are
+    known from shapes before an operation that multiplies sizes is run. Only for the thread that enters the context."""
+
+    def __init__(self, elements: int, multiply_adds: float, why: str) -> None:
+        super().__init__()
+        self.elements, self.multiply_adds, self.why = elements, multiply_adds, why
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        work = _WORK.get(func)
+        if work is not None:
+            self._check(*work(args))
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Tensor):
+                self._check(value.numel(), 0)
+        return result
+
+    def _check(self, elements: int, multiply_adds: int) -> None:
+        self.multiply_adds -= multiply_adds
+        if elements > self.elements or self.multiply_adds < 0:
+            raise TooMuch(self.why)
+
+
+def _of_convolution(args: Sequence[Any]) -> tuple[int, int]:
+    """Elements of the output, and multiply-adds."""
+    images, weight, _, stride, padding, dilation, transposed = args[:7]
+    sides = zip(images.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    if transposed:  # without output padding, which is smaller than the stride
+        outputs = [(side - 1) * step - 2 * pad + far * (kernel - 1) + step for side, kernel, step, pad, far in sides]
+        return len(images) * weight.shape[1] * math.prod(outputs), images.numel() * weight[0].numel()
+    outputs = [(side + 2 * pad - far * (kernel - 1) - 1) // step + 1 for side, kernel, step, pad, far in sides]
+    elements = len(images) * weight.shape[0] * math.prod(outputs)
+    return elements, elements * math.prod(weight.shape[1:])
+
+
+def _of_packed_convolution(args: Sequence[Any]) -> tuple[int, int]:
+    images, weight, _, padding, stride, dilation = args[:6]
+    return _of_convolution((images, weight, None, stride, padding, dilation, False))
+
+
+def _of_packed_convolution_and_sum(args: Sequence[Any]) -> tuple[int, int]:
+    return _of_packed_convolution([args[0], *args[2:]])
+
+
+def _of_product(args: Sequence[Any]) -> tuple[int, int]:
+    left, right = args[-2:]
+    elements = left.shape[:-1].numel() * right.shape[-1]
+    return elements, elements * left.shape[-1]
+
+
+def _of_padding(args: Sequence[Any]) -> tuple[int, int]:
+    sides, padding = list(args[0].shape), list(args[1])
+    for place, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
+        sides[-1 - place] += before + after
+    return math.prod(sides), 0
+
+
+aten = torch.ops.aten
+_WORK: dict[Any, Callable[[Sequence[Any]], tuple[int, int]]] = {
+    aten.convolution.default: _of_convolution,
+    **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default), _of_product),
+    aten.constant_pad_nd.default: _of_padding,
+}
+if (packed_convolution := getattr(torch.ops.mkldnn, "_convolution_pointwise", None)) is not None:
+    _WORK[packed_convolution.default] = _of_packed_convolution
+    _WORK[packed_convolution.binary] = _of_packed_convolution_and_sum

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from clom.files import file_state
 from clom.locks import Lock
-from clom.photos.teach import remove_leftovers
-from clom.storage.model_file import load_model, save_model
+from clom.photos.teach import remove_leftovers, save_unless_replaced
+from clom.storage.model_file import load_model
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,13 @@ class Forgotten:
 def forget(path: Path, task: str) -> Forgotten:
     """Remove a task by name; the others stay bit-identical. The file is replaced atomically."""
     with Lock(path):
+        state = file_state(path)
         method = load_model(path)
         remove_leftovers(path)
         number = method.task_number(task)
         learned, before, counts = method.tasks[number], method.capacity(), method.unit_counts()
         stays = method.forget(number)
-        save_model(path.resolve(), method)
+        save_unless_replaced(path, method, state)
     after = {group: used[-1] if used else 0.0 for group, used in method.capacity().items()}
     left = {group: units[-1] / counts[group][-1] if units else 1.0 for group, units in method.unit_counts().items()}
     freed = {group: used[-1] - left.get(group, 1.0) * after.get(group, 0.0) for group, used in before.items()}

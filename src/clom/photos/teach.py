@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import glob
+import itertools
 import shutil
 import time
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from clom.data.folders import Pictures, Skipped, read_folder
 from clom.data.images import Images, resized_images
 from clom.data.stream import Task
 from clom.errors import UserError
+from clom.files import FileState, file_state, remove_temporary_files
 from clom.learning.context import Checkpoints, TrainingContext
 from clom.learning.logit_scale import fit_logit_scale
 from clom.learning.progress import OnProgress, ignore
@@ -26,6 +27,7 @@ from clom.photos import presets as create
 from clom.storage.checkpoints import checkpoints_for_model, lesson_folder
 from clom.storage.fingerprint import fingerprint
 from clom.storage.model_file import load_model, save_model
+from clom.untrusted_text import check_names
 
 Source = Path | Callable[[int], Pictures]
 """A folder with one sub-folder of photos per class, or a function from an image size to square images of that size."""
@@ -99,15 +101,32 @@ def teach(
     listener = listener or Listener()
     with Lock(path):
         remove_leftovers(path)
-        created = not path.exists()
+        before = file_state(path)
+        created = before is None
         learner = make_learner(method, backbone, seed) if created else _open(path, method, backbone, seed)
         move(learner, device or torch.device("cpu"))
         name = name or _default_name(learner, source)
         pictures = _pictures(source, learner, name, listener)
         lesson = _learn(learner, pictures, name, listener, partial(checkpoints_for_model, path))
-        save_model(path.resolve(), learner)  # a link stays a link
+        save_unless_replaced(path, learner, before)
         shutil.rmtree(lesson_folder(path), ignore_errors=True)
     return replace(lesson, created=created)
+
+
+def save_unless_replaced(path: Path, learner: Method, before: FileState | None) -> None:
+    """Save to `path`, unless another program changed that file since it was in the state `before`: then both are kept,
+    this one under another name, and the error tells it. The lock keeps other commands away, but not every program."""
+    target = path.resolve()  # a link stays a link
+    if file_state(target) in (before, None):
+        save_model(target, learner)
+        return
+    names = (target.with_name(f"{target.stem}-{number}{target.suffix}") for number in itertools.count(2))
+    other = next(name for name in names if not name.exists())
+    save_model(other, learner)
+    raise UserError(
+        f"Another program changed {path} in the meantime. That file is left as it is; the result of this command is in "
+        f"{other}."
+    )
 
 
 def learn_pictures(learner: Method, pictures: Pictures, name: str) -> Lesson:
@@ -170,6 +189,7 @@ def examine(learner: Method, task: Task) -> tuple[TaskRecord, float]:
         validation_images=_counts(held, task.n_classes),
         accuracy=float(within.double().mean()),
         logit_scale=fit_logit_scale(scores, start + held.labels),
+        task_logit_scale=fit_logit_scale(raw[number], held.labels),
         belonging=tuple(sorted(belonging[:, number].tolist())),
         fingerprint=fingerprint(learner, number),
     )
@@ -183,7 +203,8 @@ def make_learner(method: str | None, backbone: str | None, seed: int | None) -> 
 
 
 def check_new(learner: Method, name: str, class_names: tuple[str, ...]) -> None:
-    """Raise if the model already knows the task name or one of the classes."""
+    """Raise if a name cannot be used, or if the model already knows the task name or one of the classes."""
+    check_names(name, class_names)
     tasks = {task.name for task in learner.tasks}
     if name in tasks:
         raise UserError(
@@ -201,9 +222,7 @@ def check_new(learner: Method, name: str, class_names: tuple[str, ...]) -> None:
 
 def remove_leftovers(path: Path) -> None:
     """Delete temporary files of killed processes. The caller must hold the lock."""
-    place = path.resolve()
-    for left in place.parent.glob(f".{glob.escape(place.name)}.*.tmp"):
-        left.unlink(missing_ok=True)
+    remove_temporary_files(path.resolve())
 
 
 def _open(path: Path, method: str | None, backbone: str | None, seed: int | None) -> Method:

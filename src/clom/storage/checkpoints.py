@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from clom.data.stream import Task
-from clom.files import write_atomically, writing
+from clom.files import hidden_neighbour, write_atomically, writing
 from clom.learning.context import Checkpoints, Snapshot
 from clom.methods.families.base import Method
 from clom.stopping import StopRequest
@@ -140,8 +140,7 @@ def checkpoints_for_model(path: Path, method: Method, task: Task) -> CheckpointF
 
 
 def lesson_folder(path: Path) -> Path:
-    resolved = path.resolve()
-    return resolved.with_name(f".{resolved.name}.checkpoints")
+    return hidden_neighbour(path.resolve(), "checkpoints")
 
 
 def to_bytes(content: Mapping[str, Any]) -> bytes:

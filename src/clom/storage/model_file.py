@@ -12,13 +12,13 @@ import torch
 from clom.errors import UserError
 from clom.files import write_atomically
 from clom.methods.families.base import LearnedTask, Method, place
-from clom.methods.families.task_record import TaskRecord
+from clom.methods.families.task_record import TaskRecord, check_new_task
 from clom.methods.registry import METHODS, method_class
 from clom.nets.networks.kinds import read_net_settings
 from clom.nets.networks.registry import NETS
 from clom.nets.size_limit import SizeLimit
 from clom.plugins import origins, require
-from clom.storage.checks import check_description, check_values
+from clom.storage.checks import check_answers, check_description, check_values
 from clom.storage.tensors import read_tensors, to_bytes
 
 FORMAT, VERSION = "clom-model", 1
@@ -64,10 +64,11 @@ def load_model(path: Path) -> Method:
         method = _rebuild(description, SizeLimit.for_file(tensors))
         method.load_state_dict(tensors)
         check_values(method, tensors)
+        place(method, torch.device("cpu"))
+        check_answers(method.eval())
     except Exception as problem:  # a wrong description can raise anything
         raise _damaged(path, problem, noted) from problem
-    place(method, torch.device("cpu"))
-    return method.eval()
+    return method
 
 
 def _damaged(path: Path, problem: Exception, plugins: Mapping[str, str] | None = None) -> UserError:
@@ -100,5 +101,6 @@ def _rebuild(description: dict[str, Any], limit: SizeLimit) -> Method:
             learned = LearnedTask(task["name"], tuple(task["class_names"]), record, task.get("units", {}))
             if record and {len(record.images), len(record.validation_images)} != {learned.n_classes}:
                 raise ValueError(f"the record of task '{learned.name}' does not match its classes")
+            check_new_task(method.tasks, learned.name, learned.class_names)
             method.open_task(learned)
     return method

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,9 +20,21 @@ CHECKSUM = "sha256"
 
 
 def to_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> bytes:
-    """A safetensors file whose header holds a checksum of everything in it."""
+    """A safetensors file whose header holds a checksum of everything in it. Equal contents give equal bytes."""
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    return as_safetensors(plain, metadata={**header, CHECKSUM: checksum(plain, header)})
+    return _with_sorted_header(as_safetensors(plain, metadata={**header, CHECKSUM: checksum(plain, header)}))
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """The same file with its header in a fixed order: safetensors writes the metadata in the random order of a hash
+    map."""
+    (length,) = struct.unpack_from("<Q", content)
+    header = json.loads(content[8 : 8 + length])
+    metadata = header.pop("__metadata__")
+    places = sorted(header.items(), key=lambda entry: (entry[1]["data_offsets"], entry[0]))
+    text = json.dumps({"__metadata__": dict(sorted(metadata.items())), **dict(places)}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that tensors are aligned
+    return b"".join([struct.pack("<Q", len(text)), text, memoryview(content)[8 + length :]])
 
 
 def checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:

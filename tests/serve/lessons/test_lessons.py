@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from clom.photos.teach import teach
+from clom.photos.verify import verify
 from clom.serve.client import Client, Refused
 from clom.serve.lessons.stored_lesson import StoredLesson
 from clom.storage.checkpoints import lesson_folder
 from clom.storage.model_file import load_model, save_model
-from clom.storage.verify import verify
 from serve.running import nearest_mean, serving, serving_apart, slow_learner, wait_until, warm_model, write_pictures
 
 

@@ -22,6 +22,7 @@ from clom.machine import device_memory
 from clom.methods.families.initialisation import place as place
 from clom.methods.families.initialisation import seeded as seeded
 from clom.methods.families.task_record import LearnedTask as LearnedTask
+from clom.methods.families.task_record import check_new_task
 from clom.nets import NetSettings
 from clom.nets.compiling import compiled_networks
 from clom.nets.data_parallel import broadcast_state
@@ -260,6 +261,10 @@ class Method(nn.Module, ABC):
         """Stored images of a task that were held out from training, as input for `blocks`; None if there are none."""
         return None
 
+    def held_out_labels(self, task: int) -> Tensor | None:
+        """The labels of `held_out_images` within the task, on the CPU."""
+        return None
+
     def gates(self, task: int) -> Gates:
         """Gate group -> gate of each unit, in [0, 1]; empty for methods without gates."""
         return {}
@@ -320,10 +325,7 @@ class Method(nn.Module, ABC):
             )
         if task.n_classes < 1 or len(task.train) == 0:
             raise UserError(f"Task '{task.name}' has nothing to learn: {task.n_classes} classes, no images.")
-        learned = {name for earlier in self.tasks for name in earlier.class_names}
-        repeated = learned.intersection(task.class_names)
-        if repeated:
-            raise UserError(f"Task '{task.name}' contains classes learned before: {', '.join(sorted(repeated))}.")
+        check_new_task(self.tasks, task.name, task.class_names)
         missing = set(range(task.n_classes)) - set(task.train.labels.tolist())
         if missing:
             names = ", ".join(task.class_names[label] for label in sorted(missing))

@@ -109,6 +109,10 @@ class MaskedMethod(MaskedNetwork):
         own = self.memory.pixels[self.memory.tasks == task]
         return own if len(own) else None
 
+    def held_out_labels(self, task: int) -> Tensor | None:
+        own = self.memory.labels[self.memory.tasks == task].cpu()
+        return own if len(own) else None
+
     def calibrations(self) -> dict[str, Affine]:
         n_tasks, cpu = len(self.tasks), torch.device("cpu")
         available = {

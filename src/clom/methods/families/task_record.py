@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -10,8 +11,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
+from clom.errors import UserError
 from clom.ood.rejection import HeldOutScores
-from clom.settings import Count, PositiveNumber, Settings
+from clom.settings import Count, Settings
+from clom.untrusted_text import check_names
 
 
 def _ascending(scores: tuple[float, ...]) -> tuple[float, ...]:
@@ -22,6 +25,7 @@ def _ascending(scores: tuple[float, ...]) -> tuple[float, ...]:
 
 Score = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Scale = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class TaskRecord(Settings):
@@ -35,8 +39,11 @@ class TaskRecord(Settings):
     """Held-out images of each class, which the numbers below were measured on."""
     accuracy: Share
     """On the held-out images, among the classes of this task."""
-    logit_scale: PositiveNumber = 1.0
-    """Inverse temperature: the factor of the scores before the softmax, fitted to the held-out images."""
+    logit_scale: Scale = 1.0
+    """Inverse temperature: the factor of the calibrated scores before the softmax over the classes of all tasks so far,
+    fitted to the held-out images."""
+    task_logit_scale: Scale | None = None
+    """The same for the uncalibrated scores and the classes of this task alone. None in files of earlier versions."""
     belonging: Annotated[tuple[Score, ...], AfterValidator(_ascending)] = ()
     """In-distribution score of each held-out image, sorted: the threshold for any rejection rate follows from it."""
     fingerprint: str
@@ -69,5 +76,18 @@ class LearnedTask:
 
 
 def now() -> datetime:
-    """The current time in UTC, to the second."""
+    """The current time in UTC, to the second; or that of the environment variable SOURCE_DATE_EPOCH, by which programs
+    agree to write the same bytes again (reproducible-builds.org)."""
+    chosen = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if chosen.isdecimal() and len(chosen) < 12:
+        return datetime.fromtimestamp(int(chosen), UTC)
     return datetime.now(UTC).replace(microsecond=0)
+
+
+def check_new_task(learned: Sequence[LearnedTask], name: str, class_names: Sequence[str]) -> None:
+    """Raise unless the names of a task and its classes can be used and differ from those learned before."""
+    check_names(name, class_names)
+    if name in {task.name for task in learned}:
+        raise UserError(f"There is a task '{name}' already: two tasks cannot have the same name.")
+    if repeated := {known for task in learned for known in task.class_names}.intersection(class_names):
+        raise UserError(f"Task '{name}' contains classes learned before: {', '.join(sorted(repeated))}.")

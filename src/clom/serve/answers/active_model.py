@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from clom.errors import UserError
+from clom.files import MAX_MODEL_BYTES, read_bytes
 from clom.methods.families.base import Method, move
 from clom.photos.predict import Predictor
 from clom.storage.describe import describe_method
@@ -45,10 +45,7 @@ class ActiveModel:
 
 def load_active_model(path: Path, device: torch.device) -> ActiveModel:
     """Load the file and run one prediction, so that no request has to wait for the sub-networks to be built."""
-    try:
-        content = path.read_bytes()
-    except OSError as problem:
-        raise UserError(f"Cannot read {path}: {problem.strerror or problem}.") from None
+    content = read_bytes(path, MAX_MODEL_BYTES)
     method = load_model(path)
     move(method, device)
     predictor = Predictor(method) if method.tasks else None

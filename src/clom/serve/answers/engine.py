@@ -17,6 +17,7 @@ from torch import Tensor
 
 from clom import machine
 from clom.errors import UserError
+from clom.files import file_state
 from clom.ood.rejection import check_rate, is_unknown
 from clom.photos.predict import Answer
 from clom.serve.answers.active_model import ActiveModel, load_active_model
@@ -58,8 +59,8 @@ class Engine:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
+        self._state = file_state(self.path)  # before loading: a file that is replaced meanwhile is loaded again
         self.active = load_active_model(self.path, self.device)
-        self._state = _state_of(self.path)
         self._queue: asyncio.Queue[_Question] = asyncio.Queue()
         self._worker = ThreadPoolExecutor(1, "answers")
         self._loader = ThreadPoolExecutor(1, "loading")
@@ -85,7 +86,7 @@ class Engine:
     async def refresh(self) -> bool:
         """Reload the file if it changed; the old model serves requests until then."""
         async with self._refreshing:
-            state = _state_of(self.path)
+            state = file_state(self.path)
             if state == self._state or state is None:
                 return False
             load = partial(load_active_model, self.path, self.device)
@@ -158,12 +159,3 @@ def _answer_group(active: ActiveModel, group: Sequence[_Question], task: str | N
 def _for_question(answer: Answer, question: _Question) -> Answer:
     rejected = is_unknown(answer.familiarity, question.false_rejection)
     return replace(answer, guesses=answer.guesses[: question.top], unknown=rejected)
-
-
-def _state_of(path: Path) -> tuple[int, int, int] | None:
-    """A key that changes whenever the file is replaced; None if it does not exist."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -17,7 +17,7 @@ from torch import Tensor
 from clom.data.folders import Pictures
 from clom.data.images import Images
 from clom.errors import DataError, UserError
-from clom.files import read_json, write_atomically, write_json
+from clom.files import hidden_neighbour, read_json, write_atomically, write_json
 from clom.serve.images.decoder_pool import Unreadable
 from clom.storage.tensors import read_tensors, to_bytes
 
@@ -40,9 +40,8 @@ class StoredLesson:
     """The folder of the single job that a model can have."""
 
     def __init__(self, model: Path) -> None:
-        place = model.resolve()
-        self.model = place
-        self.folder = place.with_name(f".{place.name}.lesson")
+        self.model = model.resolve()
+        self.folder = hidden_neighbour(self.model, "lesson")
 
     @property
     def before(self) -> Path:
@@ -50,7 +49,7 @@ class StoredLesson:
         return self.folder / _BEFORE
 
     def write(self, assignment: Assignment, pixels: Tensor, labels: Sequence[int]) -> None:
-        new = self.folder.with_name(f"{self.folder.name}.new")
+        new = hidden_neighbour(self.model, "lesson.new")
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
         tensors = {"pixels": pixels, "labels": torch.tensor(labels, dtype=torch.int64)}

@@ -46,8 +46,8 @@ def learn(model: Path, device: torch.device | None = None) -> None:
     """Teach the model the stored lesson, then verify that the earlier tasks are unchanged."""
     from clom.learning.progress import Progress
     from clom.photos.teach import LessonPlan, Listener, teach
+    from clom.photos.verify import verify
     from clom.serve.lessons.stored_lesson import StoredLesson
-    from clom.storage.verify import verify
 
     last = 0.0
 
@@ -87,9 +87,9 @@ def learn(model: Path, device: torch.device | None = None) -> None:
 
 def inspect(model: Path) -> None:
     """Verify the fingerprints and compute the AUC between tasks."""
+    from clom.photos.verify import verify
     from clom.serve.lessons.separation import separation
     from clom.storage.model_file import load_model
-    from clom.storage.verify import verify
 
     checks = [asdict(check) for check in verify(model)]
     tell("done", checks=checks, separation=separation(load_model(model)))

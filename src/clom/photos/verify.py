@@ -1,4 +1,4 @@
-"""Verification that nothing was forgotten: the predictions of every task are bit-identical."""
+"""Verification that nothing was forgotten: the scores and the answers of every task are bit-identical."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from clom.methods.families.base import Method
+from clom.ood.rejection import FALSE_REJECTION
+from clom.photos.predict import Answer, Predictor
 from clom.storage.fingerprint import fingerprint, probes
 from clom.storage.model_file import load_model
 
@@ -32,8 +35,9 @@ class Check:
 def verify(path: Path, against: Path | None = None) -> list[Check]:
     """Compare every task of the older model `against` with the task of that name at `path`; then list new tasks.
 
-    The values that determine a task's predictions must be bit-identical, and so must predictions for a few generated
-    images. Without an older model each task is compared with the fingerprint recorded when it was learned.
+    The values that determine a task's scores must be bit-identical, and so must, for a few generated images, the scores
+    and what a person sees when that task is given: classes, confidences and whether the image is unknown. Without an
+    older model each task is compared with the fingerprint recorded when it was learned.
     """
     model = load_model(path)
     if against is None:
@@ -69,9 +73,18 @@ def _compare(old: Method, before: int, new: Method, after: int) -> Check:
     if prints[0] != prints[1]:
         return Check(name, "changed", "its parameters are not bit-identical", prints[1])
     images = probes(old.image_shape)
-    (old_blocks, old_belonging), (new_blocks, new_belonging) = (
-        method.blocks_and_belonging(images, [task]) for method, task in ((old, before), (new, after))
+    (old_block, old_belonging, old_answers), (new_block, new_belonging, new_answers) = (
+        _outputs(method, images, task) for method, task in ((old, before), (new, after))
     )
-    if not (torch.equal(old_blocks[0], new_blocks[0]) and torch.equal(old_belonging, new_belonging)):
-        return Check(name, "changed", f"its predictions for {len(images)} generated images differ", prints[1])
-    return Check(name, "identical", f"same parameters, same predictions for {len(images)} generated images", prints[1])
+    if not (torch.equal(old_block, new_block) and torch.equal(old_belonging, new_belonging)):
+        return Check(name, "changed", f"its scores for {len(images)} generated images differ", prints[1])
+    if old_answers != new_answers:
+        return Check(name, "changed", f"its answers for {len(images)} generated images differ", prints[1])
+    return Check(name, "identical", f"same parameters, same answers for {len(images)} generated images", prints[1])
+
+
+def _outputs(method: Method, images: Tensor, task: int) -> tuple[Tensor, Tensor, list[Answer]]:
+    """What the program computes and what a person sees: the scores of one task, and its answers with all classes."""
+    predictor = Predictor(method)
+    (block,), belonging = predictor.scores(images, [task])
+    return block, belonging, predictor.task_answers(task, block, belonging[:, 0], block.shape[1], FALSE_REJECTION)

@@ -10,9 +10,9 @@ import torch
 
 from clom.methods.families.base import Blocks, Method
 from clom.photos.teach import learn_pictures
+from clom.photos.verify import verify
 from clom.storage.fingerprint import probes
 from clom.storage.model_file import load_model, save_model
-from clom.storage.verify import verify
 from photos.pictures import MAKERS, ncm, pictures, slda
 
 
@@ -74,10 +74,10 @@ def test_predictions_are_compared_too(changed: str, old: Path, monkeypatch: pyte
     original = type(method).blocks_and_belonging
     n_tasks = len(method.tasks)
 
-    def other(self: Method, pixels: torch.Tensor, tasks: list[int]) -> tuple[Blocks, torch.Tensor]:
+    def other(self: Method, pixels: torch.Tensor, tasks: list[int] | None = None) -> tuple[Blocks, torch.Tensor]:
         blocks, belonging = original(self, pixels, tasks)
         wrong = 1e-6 if len(self.tasks) == n_tasks and tasks == [1] else 0
-        return ([blocks[0] + wrong], belonging) if changed == "blocks" else (blocks, belonging + wrong)
+        return ([block + wrong for block in blocks], belonging) if changed == "blocks" else (blocks, belonging + wrong)
 
     monkeypatch.setattr(type(method), "blocks_and_belonging", other)
     assert [check.verdict for check in verify(path, old)] == ["identical", "changed", "new"]
