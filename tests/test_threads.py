@@ -107,3 +107,13 @@ def test_copies_work() -> None:
     workers.run([lambda: 1, lambda: 2])
     for twin in (copy.deepcopy(workers), pickle.loads(pickle.dumps(workers))):
         assert twin.run([lambda: 1, lambda: 2]) == [1, 2]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_jobs_can_have_one_thread_each_whatever_their_number(count: int) -> None:
+    try:
+        torch.set_num_threads(3)
+        assert Workers().run_on_one_thread_each([torch.get_num_threads] * count) == [1] * count
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
