@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clom.errors import DataError
-from clom.files import check_regular, parse_json, read_bytes, read_json, read_text, write_json
+from clom.files import (
+    check_regular,
+    file_state,
+    hidden_neighbour,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_text,
+    remove_temporary_files,
+    write_atomically,
+    write_json,
+)
 
 
 def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
@@ -65,3 +76,112 @@ def test_a_file_of_anything_else_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "file.json").write_text(content)
     with pytest.raises(DataError, match=r"file\.json"):
         read_json(tmp_path / "file.json")
+
+
+def test_a_file_that_becomes_a_pipe_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr("clom.files.check_regular", lambda path: None)  # was a file when it was looked at
+    with pytest.raises(DataError, match="a pipe"):
+        read_bytes(tmp_path / "pipe")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+@pytest.mark.parametrize("before", [0o600, 0o640, 0o444, 0o666])
+def test_permissions_are_kept(tmp_path: Path, before: int) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    assert mode(path) == 0o666 & ~_umask()
+    path.chmod(before)
+    write_atomically(path, b"new")
+    assert (path.read_bytes(), mode(path)) == (b"new", before)
+
+
+def test_a_private_file_is_private_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, seen = tmp_path / "file", list[int]()
+    write_atomically(path, b"old")
+    path.chmod(0o600)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: seen.append(os.fstat(descriptor).st_mode & 0o777))
+    write_atomically(path, b"new")
+    assert seen == [0o600]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_owner_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    os.chown(path, 1234, 2345)
+    write_atomically(path, b"new")
+    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 2345)
+
+
+def test_without_its_group_a_file_has_no_group_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would hold for another group. The owner is then whoever writes."""
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    path.chmod(0o664)
+    seen = path.stat()
+    other = os.stat_result([*seen[:4], seen.st_uid + 1, seen.st_gid + 1, *seen[6:]])
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    look = Path.stat
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", lambda self, **options: other if self == path else look(self, **options))
+        write_atomically(path, b"new")
+    assert mode(path) == 0o604
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"precious")
+    hidden_neighbour(tmp_path / "file", f"{os.getpid()}.tmp").symlink_to(tmp_path / "precious")
+    write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("length", [1, 240, 249, 255])
+def test_names_of_any_length_can_be_written(tmp_path: Path, length: int) -> None:
+    path = tmp_path / ("n" * length)
+    write_atomically(path, b"content")
+    assert path.read_bytes() == b"content"
+    for ending in ("lock", "checkpoints", "lesson.new", "4194304.tmp"):
+        assert len(hidden_neighbour(path, ending).name) <= 255
+        assert hidden_neighbour(path, ending) != hidden_neighbour(path.with_name("m" * length), ending)
+
+
+@pytest.mark.parametrize("name", ["my.model", "n" * 250])
+def test_only_own_temporary_files_are_removed(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    own = hidden_neighbour(path, "123.tmp")
+    others = [
+        *(hidden_neighbour(tmp_path / other, "123.tmp") for other in ("my.model.v2", "my.model.7", "y.model")),
+        tmp_path / ".my.model.tmp",
+        tmp_path / "my.model.123.tmp",
+    ]
+    for file in (own, *others):
+        file.touch()
+    remove_temporary_files(path)
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+    remove_temporary_files(tmp_path / "absent" / "my.model")
+
+
+def test_the_state_of_a_file_changes_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert file_state(path) is None
+    write_atomically(path, b"one")
+    first = file_state(path)
+    assert first == file_state(path)
+    write_atomically(path, b"two")
+    assert file_state(path) != first
+
+
+def _umask() -> int:
+    os.umask(current := os.umask(0))
+    return current

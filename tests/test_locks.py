@@ -68,3 +68,11 @@ def test_a_symbolic_link_shares_the_lock_of_its_target(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("model")
     with Lock(tmp_path / "model"), pytest.raises(UserError, match="link is being taught"), Lock(tmp_path / "link"):
         pytest.fail("two at once")
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".model.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match=r"\.model\.lock"), Lock(tmp_path / "model"):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from rich.console import Console
 
+from clom.cli.console import Console
 from clom.cli.display import Display, duration
 from clom.evaluation.metrics import ClassIncremental, Evaluation
 from clom.experiments.task_result import TaskResult

@@ -6,9 +6,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from clom.cli import main
+from clom.cli.console import Console
 from clom.cli.serve import _listen, _show_address
 from clom.errors import UserError
 from clom.serve.security import Access

@@ -126,6 +126,13 @@ def test_ood_sets_need_no_training_files(tmp_path: Path, name: str, folder: str)
         catalog.load(name, tmp_path, download=False)
 
 
+def test_training_and_test_images_of_different_sizes(tmp_path: Path) -> None:
+    files = mnist_files() | {"train-images-idx3-ubyte.gz": gzip.compress(idx(np.zeros((20, 32, 32))))}
+    place(files, tmp_path / "MNIST" / "raw")
+    with pytest.raises(DataError, match=r"MNIST/raw do not belong together: .* \[1, 32, 32\] and \[1, 28, 28\]"):
+        catalog.load("mnist", tmp_path, download=False)
+
+
 def test_svhn(tmp_path: Path) -> None:
     (tmp_path / "SVHN").mkdir()
     np.savez(tmp_path / "SVHN" / "test_2000.npz", images=np.zeros((3, 32, 32, 3), np.uint8), labels=np.arange(3))

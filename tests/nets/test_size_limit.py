@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from clom.errors import UserError
-from clom.nets.size_limit import SizeLimit
+from clom.nets.packed import PackedConv2d
+from clom.nets.size_limit import ComputeLimit, SizeLimit, TooMuch
 
 
 def test_elements_are_counted_exactly() -> None:
@@ -72,3 +76,53 @@ def test_nothing_is_counted_outside_the_context() -> None:
     with SizeLimit(1, 1, "too large"):
         pass
     assert len(torch.zeros(100)) == 100
+
+
+# --- what a network computes -----------------------------------------------------------------------------------------
+
+
+def computed(elements: int, multiply_adds: float, compute: Callable[[], object]) -> bool:
+    try:
+        with torch.no_grad(), ComputeLimit(elements, multiply_adds, "too much"):
+            compute()
+    except TooMuch:
+        return False
+    return True
+
+
+IMAGES = torch.zeros(2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("compute", "elements", "multiply_adds"),
+    [
+        (lambda: nn.Conv2d(3, 5, 3, padding=1)(IMAGES), 2 * 5 * 64, 2 * 5 * 64 * 27),
+        (lambda: nn.Conv2d(3, 6, 3, stride=2, groups=3)(IMAGES), 2 * 6 * 9, 2 * 6 * 9 * 9),
+        (lambda: nn.ConvTranspose2d(3, 4, 2, stride=2)(IMAGES), 2 * 4 * 256, 2 * 3 * 64 * 16),
+        (lambda: PackedConv2d(torch.ones(5, 3, 3, 3), None, 1, 1)(IMAGES, 0, {}), 2 * 5 * 64, 2 * 5 * 64 * 27),
+        (lambda: nn.Linear(8, 50)(IMAGES[0, 0]), 8 * 50, 8 * 8 * 50),
+        (lambda: IMAGES[0] @ torch.zeros(3, 8, 40), 3 * 8 * 40, 3 * 8 * 8 * 40),
+        (lambda: F.pad(IMAGES, (1, 2, 3, 4)), 2 * 3 * 11 * 15, 0),
+        (lambda: IMAGES.expand(4, 2, 3, 8, 8).contiguous(), 4 * 384, 0),
+    ],
+)
+def test_elements_and_multiply_adds_are_known_exactly(
+    compute: Callable[[], object], elements: int, multiply_adds: int
+) -> None:
+    assert computed(elements, multiply_adds, compute)
+    assert not computed(elements - 1, multiply_adds, compute)
+    assert not computed(elements, multiply_adds - 1, compute)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda: F.conv2d(IMAGES, torch.zeros(1, 3, 1, 1), padding=10**6),
+        lambda: F.conv_transpose2d(IMAGES, torch.zeros(3, 1, 1, 1), stride=10**6),
+        lambda: F.pad(IMAGES, (10**6,) * 4),
+        lambda: torch.zeros(10**6, 1) @ torch.zeros(1, 10**6),
+        lambda: torch.zeros(1, 10**6, 1) @ torch.zeros(1, 1, 10**6),
+    ],
+)
+def test_nothing_is_allocated_for_what_is_too_large(compute: Callable[[], object]) -> None:
+    assert not computed(10**7, 1e15, compute)  # each would need terabytes

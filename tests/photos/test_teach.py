@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -256,9 +257,59 @@ def test_the_same_lesson_again_goes_on_where_it_was(tmp_path: Path, monkeypatch:
 
 def test_leftovers_of_killed_processes_are_removed(taught: Path) -> None:
     (taught.parent / ".my.model.123.tmp").write_bytes(b"half a model")
-    (taught.parent / ".my.models.123.tmp").write_bytes(b"somebody else's")
+    others = [".my.model.v2.123.tmp", ".my.models.123.tmp"]
+    for name in others:
+        (taught.parent / name).write_bytes(b"of another model, which is being saved")
     teach(taught, lambda size: given("blue", "grey"), "sea")
-    assert files(taught.parent) == [".my.models.123.tmp", "my.model"]
+    assert files(taught.parent) == [*others, "my.model"]
+
+
+def test_a_model_that_somebody_replaces_meanwhile_is_kept_beside_the_new_one(taught: Path) -> None:
+    def replace(_: Progress) -> None:
+        save_model(taught, clom())
+
+    for name in ("my-2.model", "my-3.model"):
+        with pytest.raises(UserError, match=rf"Another program changed .*{re.escape(name)}"):
+            teach(taught, lambda size: given("blue", "grey"), f"sea {name}", listener=Listener(on_step=replace))
+        assert load_model(taught).tasks == []  # as the other program left it
+        assert load_model(taught.with_name(name)).tasks[-1].name == f"sea {name}"
+    assert files(taught.parent) == ["my-2.model", "my-3.model", "my.model"]
+
+
+def test_a_model_that_somebody_makes_meanwhile_is_kept(path: Path) -> None:
+    with pytest.raises(UserError, match=r"my-2\.model"):
+        teach(
+            path,
+            lambda size: given("blue", "grey"),
+            "sea",
+            method="ncm",
+            listener=Listener(on_step=lambda _: path.write_text("a diary")),
+        )
+    assert path.read_text() == "a diary"
+    assert [task.name for task in load_model(path.with_name("my-2.model")).tasks] == ["sea"]
+    assert files(path.parent) == ["my-2.model", "my.model"]
+
+
+def test_a_model_name_as_long_as_file_names_can_be(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 249)
+    teach(path, lambda size: given("red", "green"), "one", method="ncm")
+    teach(path, lambda size: given("blue", "grey"), "two")
+    assert files(tmp_path) == [path.name]
+
+
+def test_permissions_stay_as_they_are(taught: Path) -> None:
+    taught.chmod(0o600)
+    teach(taught, lambda size: given("blue", "grey"), "sea")
+    assert taught.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "two\nlines"])
+def test_names_that_a_terminal_would_obey_are_refused_before_anything_is_read(
+    taught: Path, tmp_path: Path, name: str
+) -> None:
+    assert "control characters" in refused(taught, write_pictures(tmp_path / "sea", "blue", "grey", count=1), name)
+    assert "control characters" in refused(taught, write_pictures(tmp_path / "air", "blue", name, count=1))
+    assert "control characters" in refused(taught, lambda size: given("blue", name), "sea")
 
 
 def test_a_second_teacher_is_refused(taught: Path, tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from clom.data.stream import Stream
 from clom.errors import UserError
+from clom.machine import peak_memory_bytes
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.families.base import LearnedTask
 from clom.nets import AlexNetSettings
+from clom.storage import checks
 from clom.storage.authors import read_authors
 from clom.storage.model_file import load_model, save_model
 from clom.storage.tensors import read_tensors
@@ -142,9 +144,72 @@ def test_headers_with_a_wrong_length(parts: Parts, tmp_path: Path, length: int) 
     assert "cannot be read" in outcome(tmp_path / "m", struct.pack("<Q", length) + described(parts)[8:])
 
 
+TASK = {"name": "task 0", "class_names": ["a0", "b0"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"image_shape": [5, 8, 8]}, "1 or 3 channels"),
+        ({"image_shape": [3, 4096, 4096]}, "less than or equal to 1024"),
+        ({"tasks": [TASK, TASK | {"class_names": ["a1", "b1"]}]}, "task 'task 0' already"),
+        ({"tasks": [TASK, {"name": "task 1", "class_names": ["a1", "b0"]}]}, "learned before: b0"),
+        ({"tasks": [TASK, {"name": "task 1", "class_names": ["a1", "a1"]}]}, "have the name 'a1'"),
+        ({"tasks": [TASK, {"name": "\x1b[2J", "class_names": ["a1", "b1"]}]}, "control characters"),
+        ({"tasks": [TASK, {"name": "task 1", "class_names": ["a1", "\u202e"]}]}, "control characters"),
+    ],
+)
+def test_implausible_sizes_and_names(parts: Parts, tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    assert why in outcome(tmp_path / "m", described(parts, **changes))
+
+
+def test_a_solver_that_would_keep_forgetting_busy(parts: Parts, tmp_path: Path) -> None:
+    settings = json.loads(parts[1]["description"])["settings"]
+    endless = settings | {"memory_fit": settings["memory_fit"] | {"solver": "sgd", "iterations": 10**9}}
+    assert "less than or equal to 10000" in outcome(tmp_path / "m", described(parts, settings=endless))
+
+
+@pytest.mark.parametrize("name", ["heads.0.bias", "heads.1.bias", "fitted.0"])
+def test_finite_weights_with_infinite_scores(parts: Parts, tmp_path: Path, name: str) -> None:
+    """Whichever task they belong to, and if only the calibration is wrong."""
+    huge = {name: torch.full_like(parts[0][name], 3e38)}
+    if name == "fitted.0":
+        huge["heads.1.bias"] = torch.full_like(parts[0]["heads.1.bias"], 1e3)
+    assert "NaN or infinite" in outcome(tmp_path / "m", with_tensors(parts, **huge))
+
+
+def wide(tmp_path: Path, side: int, **net: Any) -> bytes:
+    """A file that is consistent, and whose network needs far more for one image than the file contains."""
+    method = Clom(NET.model_copy(update=net), ClomSettings(), (3, side, side))
+    method.open_task(LearnedTask("one", ("a", "b")))
+    save_model(tmp_path / "wide", method)
+    return (tmp_path / "wide").read_bytes()
+
+
+def test_one_image_that_would_take_gigabytes_or_minutes(tmp_path: Path) -> None:
+    before = peak_memory_bytes() or 0
+    large = wide(tmp_path, 512, channels=(2000, 1, 1), kernels=(3, 3, 2), pools=(8, 8, 4))  # 2 GB per rotation
+    assert "more memory or work than is plausible" in outcome(tmp_path / "m", large)
+    slow = wide(tmp_path, 200, channels=(60, 4000, 1), pools=(1, 8, 8))
+    assert "more memory or work than is plausible" in outcome(tmp_path / "m", slow)
+    assert (peak_memory_bytes() or 0) - before < 600e6
+
+
+def test_the_later_of_many_large_tasks_are_not_looked_at(
+    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_WORK_OF_ALL_TASKS", 1)
+    huge = torch.full_like(parts[0]["heads.1.bias"], 3e38)
+    (tmp_path / "m").write_bytes(with_tensors(parts, **{"heads.1.bias": huge}))
+    method = load_model(tmp_path / "m")  # and when they are used, scores are checked again
+    monkeypatch.setattr(checks, "_MOST_WORK", 1)
+    with pytest.raises(UserError, match="than is plausible"):
+        checks.check_answers(method)
+
+
 @pytest.mark.slow
 def test_more_tasks_than_the_file_holds(parts: Parts, tmp_path: Path) -> None:
-    tasks = [{"name": "a", "class_names": ["x"]}] * 20_000
+    tasks = [{"name": f"a{number}", "class_names": [f"x{number}"]} for number in range(20_000)]
     assert "far more than the file holds" in outcome(tmp_path / "m", described(parts, tasks=tasks))
 
 

@@ -137,6 +137,11 @@ def test_records_of_tasks_round_trip(method: Clom, tmp_path: Path) -> None:
     assert [task.record for task in again.tasks] == [record, None]
 
 
+def test_saving_a_loaded_model_gives_the_same_bytes(file: Path, tmp_path: Path) -> None:
+    save_model(tmp_path / "again", load_model(file))
+    assert (tmp_path / "again").read_bytes() == file.read_bytes()
+
+
 def test_round_trip_of_an_untrained_model(tmp_path: Path) -> None:
     save_model(tmp_path / "m", Clom(SMALL_ALEXNET, ClomSettings(), (1, 8, 8)))
     assert load_model(tmp_path / "m").tasks == []

@@ -20,5 +20,5 @@ class Console(RichConsole):
     def __init__(self, *, stderr: bool = False, file: IO[str] | None = None, **options: Any) -> None:
         super().__init__(stderr=stderr, file=file, markup=False, emoji=False, highlight=False, **options)
 
-    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
+    def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **(options | {"markup": False, "emoji": False}))

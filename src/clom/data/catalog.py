@@ -96,10 +96,18 @@ def load(name: str, folder: Path | None = None, download: bool = True) -> DataSe
         return _made(name, found, folder)  # type: ignore[arg-type]
     for place in search_path(folder):
         if not found.missing(place):
-            return found.read(place / found.folder)
+            return _read(found, place / found.folder)
     if not download or not found.downloads:
         raise _absent(name, found, folder)
-    return found.read(_fetch(name, found, folder))
+    return _read(found, _fetch(name, found, folder))
+
+
+def _read(published: PublishedSet, folder: Path) -> DataSet:
+    """The set in a folder; an error if its files are sound, but do not belong together."""
+    try:
+        return published.read(folder)
+    except ValueError as problem:
+        raise DataError(f"The files in {folder} do not belong together: {problem}.") from problem
 
 
 def available(name: str, folder: Path | None = None) -> bool:

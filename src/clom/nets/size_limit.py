@@ -80,7 +80,7 @@ class TooMuch(UserError):
     """A computation needs more memory or more work than it may."""
 
 
-class ComputeLimit(TorchDispatchMode):
+class ComputeLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within the context, limits the elements of each tensor and the multiply-adds of all operations together; both are
     known from shapes before an operation that multiplies sizes is run. Only for the thread that enters the context."""
 
@@ -108,19 +108,21 @@ class ComputeLimit(TorchDispatchMode):
 
 def _of_convolution(args: Sequence[Any]) -> tuple[int, int]:
     """Elements of the output, and multiply-adds."""
-    images, weight, _, stride, padding, dilation, transposed = args[:7]
-    sides = zip(images.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
-    if transposed:  # without output padding, which is smaller than the stride
-        outputs = [(side - 1) * step - 2 * pad + far * (kernel - 1) + step for side, kernel, step, pad, far in sides]
-        return len(images) * weight.shape[1] * math.prod(outputs), images.numel() * weight[0].numel()
-    outputs = [(side + 2 * pad - far * (kernel - 1) - 1) // step + 1 for side, kernel, step, pad, far in sides]
+    images, weight, _, stride, padding, dilation, transposed, more, groups = args
+    kernels = [far * (kernel - 1) + 1 for kernel, far in zip(weight.shape[2:], dilation, strict=True)]
+    sides = zip(images.shape[2:], kernels, stride, padding, more, strict=True)
+    if transposed:
+        outputs = [(side - 1) * step - 2 * pad + kernel + extra for side, kernel, step, pad, extra in sides]
+        elements = len(images) * weight.shape[1] * groups * math.prod(outputs)
+        return elements, images.numel() * math.prod(weight.shape[1:])
+    outputs = [(side + 2 * pad - kernel) // step + 1 for side, kernel, step, pad, _ in sides]
     elements = len(images) * weight.shape[0] * math.prod(outputs)
     return elements, elements * math.prod(weight.shape[1:])
 
 
 def _of_packed_convolution(args: Sequence[Any]) -> tuple[int, int]:
     images, weight, _, padding, stride, dilation = args[:6]
-    return _of_convolution((images, weight, None, stride, padding, dilation, False))
+    return _of_convolution((images, weight, None, stride, padding, dilation, False, [0, 0], 1))
 
 
 def _of_packed_convolution_and_sum(args: Sequence[Any]) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from clom.errors import UserError
 from clom.files import write_atomically
@@ -72,7 +73,11 @@ def load_model(path: Path) -> Method:
 
 
 def _damaged(path: Path, problem: Exception, plugins: Mapping[str, str] | None = None) -> UserError:
-    lines = [line.strip(" \t.:") for line in str(problem).splitlines() if "Error(s) in loading" not in line]
+    text = str(problem)
+    if isinstance(problem, ValidationError):
+        first = problem.errors()[0]
+        text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    lines = [line.strip(" \t.:") for line in text.splitlines() if "Error(s) in loading" not in line]
     why = next(filter(None, lines), type(problem).__name__)[:300]
     if made := ", ".join(f"the {kind} of {origin}" for kind, origin in (plugins or {}).items() if origin.isprintable()):
         return UserError(f"{path} does not match the installed code ({why}). It was saved with {made}.")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from clom.cli import main
+from clom.cli.console import Console
 from clom.cli.table import fitting
 from clom.errors import UserError
 from clom.experiments.ledger import Row, add

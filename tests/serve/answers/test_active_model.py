@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,13 @@ def test_everything_about_the_file(tmp_path: Path) -> None:
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Cannot read"):
         load_active_model(tmp_path / "missing", CPU)
+
+
+def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UserError, match="a pipe or a device"):
+            load_active_model(path, CPU)
 
 
 def test_a_higher_rate_never_costs_less(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def now() -> datetime:
     """The current time in UTC, to the second; or that of the environment variable SOURCE_DATE_EPOCH, by which programs
     agree to write the same bytes again (reproducible-builds.org)."""
     chosen = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if chosen.isdecimal() and len(chosen) < 12:
+    if chosen.isascii() and chosen.isdecimal() and len(chosen) < 12:
         return datetime.fromtimestamp(int(chosen), UTC)
     return datetime.now(UTC).replace(microsecond=0)
 
