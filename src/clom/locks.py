@@ -13,29 +13,36 @@ from clom.files import hidden_neighbour
 _SECONDS_TO_WRITE_PID = 0.5
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 """The lock is written to: in a folder that others can write to, a link could lead to any file."""
+_SECONDS_BETWEEN_TRIES = 0.05
+
+
+class Held(UserError):
+    """Somebody else holds the lock."""
 
 
 class Lock:
     """A context manager that gives one holder at a time access to `path`, a file or folder that need not exist yet.
 
-    A second holder, in another process or thread, gets a UserError that names the first. The lock is held on a hidden
-    file next to `path`; a stale file left by a killed process does not lock anything.
+    A second holder, in another process or thread, gets an error that names the first, after `patience` seconds. The
+    lock is held on a hidden file next to `path`; a stale file left by a killed process does not lock anything.
     """
 
-    def __init__(self, path: Path, doing: str = "taught") -> None:
-        self.path, self.doing = path, doing
+    def __init__(self, path: Path, doing: str = "taught", patience: float = 0.0) -> None:
+        self.path, self.doing, self.patience = path, doing, patience
         self.file = hidden_neighbour(path.resolve(), "lock")
         self._descriptor = -1
 
     def __enter__(self) -> Lock:
         self.file.parent.mkdir(parents=True, exist_ok=True)
+        until = time.monotonic() + self.patience
         while True:
             descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | _NO_LINKS, 0o644)
             if not _acquire(descriptor):
                 os.close(descriptor)
-                raise UserError(
-                    f"{self.path} is being {self.doing} by {self._owner()}. Wait until it is done, or stop it."
-                )
+                if time.monotonic() < until:
+                    time.sleep(_SECONDS_BETWEEN_TRIES)
+                    continue
+                raise Held(f"{self.path} is being {self.doing} by {self._owner()}. Wait until it is done, or stop it.")
             if _is_at(descriptor, self.file):
                 break
             os.close(descriptor)  # its last holder removed the file after we opened it

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import yaml
 
 from clom.cli import main
 from clom.errors import UserError
-from clom.experiments.grid import Block, Cell, cells, read_grid
+from clom.experiments.grid import Block, Cell, Outcome, cells, execute_command, read_grid
 from clom.experiments.ledger import Row, add, read
+from clom.locks import Lock
 from clom.methods.registry import PAPER_METHODS
 from experiments.paper_numbers import EXPERIMENTS
 from processes import environment
@@ -38,7 +41,7 @@ def names_of_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     begun: list[str] = []
     really_run = Cell.run
 
-    def counted(cell: Cell, data: Path | None = None, threads: int | None = None, *compute: Any) -> bool:
+    def counted(cell: Cell, data: Path | None = None, threads: int | None = None, *compute: Any) -> Outcome:
         begun.append(cell.name)
         return really_run(cell, data, threads, *compute)
 
@@ -134,6 +137,107 @@ def test_a_killed_grid_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert second.exists()
     assert (first.read_bytes(), first.stat().st_mtime_ns) == before
     assert sorted(row.seed for row in read(tmp_path / "ledger.jsonl")) == [0, 1]
+
+
+def start_grid(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "clom", "grid", *words]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def is_alive(process: int) -> bool:
+    """Whether it runs; one that ended and that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def children_of(process: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()] + [
+        int(word)
+        for task in Path(f"/proc/{process}/task").iterdir()
+        if task.name != str(process)
+        for word in (task / "children").read_text().split()
+    ]
+
+
+LONG = {**TINY, "plan.epochs": 4000}
+linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_grid_leaves_no_run_behind(number: signal.Signals, tmp_path: Path) -> None:
+    path, runs = grid_file(tmp_path, variants={"long": LONG}), tmp_path / "runs"
+    grid = start_grid(str(path), "--out", str(runs))
+    folder = runs / "digits-5t-finetune-smoke-s0-long"
+    wait_for(lambda: (folder / "environment.json").exists())
+    (run,) = children_of(grid.pid)
+    grid.send_signal(number)  # to the grid alone
+    output, _ = grid.communicate(timeout=60)
+    try:
+        wait_for(lambda: not is_alive(run), 30)
+    finally:
+        if is_alive(run):
+            os.kill(run, signal.SIGKILL)
+    assert not (folder / "summary.json").exists()
+    assert not (folder / "failure.txt").exists(), "it was stopped; it did not fail"
+    if number == signal.SIGTERM:
+        assert grid.returncode == 143
+        assert "repeat the command to continue" in output
+
+
+def test_two_grids_on_one_folder_share_the_work(tmp_path: Path) -> None:
+    path, runs = grid_file(tmp_path, seeds=[0, 1]), tmp_path / "runs"
+    words = [str(path), "--out", str(runs), "--ledger", str(tmp_path / "ledger.jsonl")]
+    grids = [start_grid(*words), start_grid(*words)]
+    outputs = [grid.communicate(timeout=240)[0] for grid in grids]
+    assert [grid.returncode for grid in grids] == [0, 0], outputs
+    folders = [runs / f"digits-5t-finetune-smoke-s{seed}-tiny" for seed in (0, 1)]
+    for folder in folders:
+        assert (folder / "summary.json").exists()
+        assert not (folder / "failure.txt").exists()
+        assert json.loads((folder / "environment.json").read_text())["sessions"] == 1, "it was run once"
+        assert "Figure:" in (folder / "log.txt").read_text(), "the log of the run that finished is kept"
+    assert sorted(row.seed for row in read(tmp_path / "ledger.jsonl")) == [0, 1]
+
+
+def test_a_finished_run_wins_over_an_earlier_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, runs = grid_file(tmp_path), tmp_path / "runs"
+    (cell,) = cells(read_grid(path), runs)
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "summary.json").write_text("{}")
+    (cell.folder / "failure.txt").write_text("exit code 2: is being worked on")
+    assert (cell.state, cell.failure) == ("finished", "")
+    with pytest.raises(SystemExit) as stopped:
+        main(["grid", str(path), "--out", str(runs)])
+    assert not stopped.value.code
+    assert "failed" not in capsys.readouterr().out
+
+
+def test_a_run_that_somebody_else_works_on_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "log.txt").write_text("of the other one")
+    for held in (folder, folder / "log.txt"):
+        with Lock(held):
+            assert execute_command(["no such program"], folder) == "busy"
+    assert (folder / "log.txt").read_text() == "of the other one"
+    assert not (folder / "failure.txt").exists()
+
+
+def test_rows_of_several_processes_reach_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda seed: add(path, [Row("a", "clom", "cpu", seed)]), range(24)))
+    assert [row.seed for row in read(path)] == list(range(24))
 
 
 def test_a_cluster_gets_one_job_for_each_run(tmp_path: Path) -> None:

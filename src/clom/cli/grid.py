@@ -5,6 +5,7 @@ Tested by tests/experiments/test_grid.py.
 
 from __future__ import annotations
 
+import signal
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -14,12 +15,15 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from clom.cli.console import Console
+from clom.cli.learn import say
 from clom.cli.options import Allowance, Compile, Device, Precision
 from clom.errors import UserError
 from clom.extras import require
 
 if TYPE_CHECKING:
-    from clom.experiments.grid import Cell
+    from clom.experiments.grid import Cell, Outcome
+
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def grid_command(
@@ -97,29 +101,43 @@ def _work(
     allowance: str | None,
 ) -> None:
     from clom import machine
+    from clom.stopping import Stopped, StopRequest
 
     threads = threads or max(1, machine.cores() // jobs)
-    started, n_done = time.monotonic(), 0
+    started, n_done, waited_for = time.monotonic(), 0, set[str]()
     pool = ThreadPoolExecutor(jobs)
-    running: dict[Future[bool], Cell] = {
-        pool.submit(cell.run, data, threads, device, precision, compile, allowance): cell for cell in remaining
-    }
-    try:
-        while running:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                cell = running.pop(future)
-                n_done += 1
-                left = (time.monotonic() - started) / n_done * len(running) / 60
-                state = "finished" if future.result() else "FAILED"
-                console.print(
-                    f"{n_done}/{n_done + len(running)}  {state} {cell.name}; about {left:.0f} min left",
-                    highlight=False,
-                    soft_wrap=True,
-                )
-                if future.result():
-                    _record([cell], ledger)
-    finally:
-        pool.shutdown(cancel_futures=True)
+
+    def start(cell: Cell) -> Future[Outcome]:
+        return pool.submit(cell.run, data, threads, device, precision, compile, allowance, stop)
+
+    with StopRequest() as stop:
+        running = {start(cell): cell for cell in remaining}
+        try:
+            while running:
+                for future in wait(running, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED).done:
+                    cell = running.pop(future)
+                    outcome = future.result()
+                    if outcome == "busy" and not stop.requested:
+                        running[start(cell)] = cell  # after the others
+                        if cell.name not in waited_for:
+                            say(console, f"{cell.name} is being run by another process: waiting for it.")
+                            waited_for.add(cell.name)
+                    elif outcome in ("finished", "failed"):
+                        n_done += 1
+                        left = (time.monotonic() - started) / n_done * len(running) / 60
+                        count, state = f"{n_done}/{n_done + len(running)}", outcome if outcome != "failed" else "FAILED"
+                        say(console, f"{count}  {state} {cell.name}; about {left:.0f} min left")
+                        if outcome == "finished":
+                            _record([cell], ledger)
+                if stop.requested:  # those that have not begun
+                    running = {future: cell for future, cell in running.items() if not future.cancel()}
+        finally:
+            if running:
+                stop.number = stop.number or signal.SIGTERM  # after an error the other runs have to stop as well
+            pool.shutdown(cancel_futures=True)
+    if stop.number is not None:
+        say(console, "Stopped. Progress is saved; repeat the command to continue.")
+        raise SystemExit(Stopped(stop.number).exit_code)
 
 
 def _record(finished: list[Cell], ledger: Path | None) -> None:

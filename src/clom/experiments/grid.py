@@ -6,7 +6,9 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +21,16 @@ from clom.experiments.config import RunConfig, resolve
 from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.run import is_finished
 from clom.files import write_atomically
+from clom.locks import Held, Lock
 from clom.methods.registry import PAPER_METHODS
 from clom.plugins import loaded
 from clom.settings import Settings, explain
+from clom.stopping import StopRequest
+
+Outcome = Literal["finished", "failed", "stopped", "busy"]
+"""Busy: another process is working on the run."""
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_TO_STOP = 2.0  # Ctrl-C reaches the run as well: a second signal would cost it what it has not saved
 
 
 class Block(Settings):
@@ -59,9 +68,9 @@ class Cell:
 
     @property
     def failure(self) -> str:
-        """Why the last attempt failed; empty if none did."""
+        """Why the last attempt failed; empty if none did, or if another one finished the run."""
         path = self.folder / "failure.txt"
-        return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+        return path.read_text(encoding="utf-8").strip() if path.exists() and not is_finished(self.folder) else ""
 
     def command(
         self,
@@ -88,9 +97,10 @@ class Cell:
         precision: str = "auto",
         compile: bool = False,
         allowance: str | None = None,
-    ) -> bool:
-        """Run it in a separate process; returns whether it finished."""
-        return execute_command(self.command(data, threads, device, precision, compile, allowance), self.folder)
+        stop: StopRequest | None = None,
+    ) -> Outcome:
+        """Run it in a separate process, until it ends or `stop` is requested."""
+        return execute_command(self.command(data, threads, device, precision, compile, allowance), self.folder, stop)
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,7 @@ def command_line(
     experiment: str, config: RunConfig, folder: Path, compute: Compute, plugins: Sequence[str] = ()
 ) -> list[str]:
     """The command line of a run, with the current interpreter; without its settings."""
-    words = [sys.executable, "-m", "clom", "run", experiment, "--method", config.method]
+    words = [sys.executable, "-m", "clom.cli.supervised", "run", experiment, "--method", config.method]
     words += ["--budget", config.budget, "--seed", str(config.seed), "--out", str(folder)]
     words += ["--data", str(compute.data)] if compute.data else []
     words += ["--threads", str(compute.threads)] if compute.threads else []
@@ -124,14 +134,15 @@ def set_options(overrides: Mapping[str, Any]) -> list[str]:
 
 
 class RunProcess:
-    """A run in a separate process, with its output in the folder's `log.txt`."""
+    """A run in a separate process, with its output in the folder's `log.txt`. It does not outlive this process."""
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
-        self.folder = folder
+        self.folder, self._stopped = folder, False
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "failure.txt").unlink(missing_ok=True)
         with (folder / "log.txt").open("wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            # `clom.cli.supervised` stops when its input is closed, which the system does if this process is killed.
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     @property
     def ended(self) -> bool:
@@ -139,29 +150,59 @@ class RunProcess:
 
     def stop(self) -> None:
         """Ask it to stop; it saves its progress first."""
+        self._stopped = True
         self._process.terminate()
 
     def wait(self, seconds: float | None = None) -> None:
         """Raises `subprocess.TimeoutExpired` if it takes longer."""
         self._process.wait(seconds)
 
+    def wait_or_stop(self, stop: StopRequest) -> None:
+        """Wait until it ends; once `stop` is requested, ask it to stop, unless the same signal has reached it, too."""
+        while not self.ended and not stop.requested:
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(_SECONDS_BETWEEN_LOOKS)
+        if stop.requested:
+            self._stopped = True
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(_SECONDS_TO_STOP)
+        if not self.ended:
+            self.stop()
+
     def finished(self) -> bool:
-        """Whether it finished its run. If not, the reason is written to `failure.txt`."""
+        """Whether it finished its run. If not, and if nobody stopped it, the reason is written to `failure.txt`."""
         code = self._process.wait()
-        if code == 0 and is_finished(self.folder):
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if is_finished(self.folder):
             return True
-        lines = (self.folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
-        reason = next((line for line in reversed(lines) if line.strip()), "no output")
-        write_atomically(self.folder / "failure.txt", f"exit code {code}: {reason}\n".encode())
+        if not self._stopped:
+            lines = (self.folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+            reason = next((line for line in reversed(lines) if line.strip()), "no output")
+            write_atomically(self.folder / "failure.txt", f"exit code {code}: {reason}\n".encode())
         return False
 
 
-def execute_command(command: Sequence[str], folder: Path) -> bool:
-    """Execute a run in a separate process; returns whether it finished.
+def execute_command(command: Sequence[str], folder: Path, stop: StopRequest | None = None) -> Outcome:
+    """Execute a run in a separate process, unless somebody else is working on it or has finished it.
 
     All arguments are plain data, so that a cluster job can be pickled and started on another machine.
     """
-    return RunProcess(command, folder).finished()
+    stop = stop or StopRequest()
+    try:
+        with Lock(folder / "log.txt", "written"):  # held by the grid; the run itself locks its folder
+            if is_finished(folder):
+                return "finished"
+            with Lock(folder, "worked on"):
+                pass  # else a `clom run` of the same folder would let this one fail
+            process = RunProcess(command, folder)
+            process.wait_or_stop(stop)
+            if process.finished():
+                return "finished"
+    except Held:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)  # before the caller tries again
+        return "busy"
+    return "stopped" if stop.requested else "failed"
 
 
 def read_grid(path: Path) -> list[Block]:

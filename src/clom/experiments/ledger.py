@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from clom.errors import UserError, shorten
+from clom.experiments import signature
 from clom.experiments.ledger_schema import check_row
 from clom.experiments.task_result import TaskResult
 from clom.files import parse_json, read_json, read_text, write_atomically
+from clom.locks import Lock
 
+_SECONDS_TO_WAIT = 30.0
 FIGURES = (
     "til",
     "cil",
@@ -68,6 +71,7 @@ class Row:
         for name in ("summary.json", "environment.json", "metrics.jsonl"):
             if not (folder / name).exists():
                 raise UserError(f"{folder} is not a finished run: it has no {name}.")
+        signature.check(folder)
         try:
             summary, environment = (read_json(folder / name) for name in ("summary.json", "environment.json"))
             lines = read_text(folder / "metrics.jsonl").splitlines()
@@ -124,6 +128,11 @@ def read_all(path: Path) -> list[Row]:
 def add(path: Path, rows: Iterable[Row]) -> None:
     """Add rows to the ledger; sorted, so that diffs are easy to read. Other results of the same runs stay, marked as
     superseded."""
+    with Lock(path, "written", patience=_SECONDS_TO_WAIT):  # several grids may add to one ledger
+        _add(path, rows)
+
+
+def _add(path: Path, rows: Iterable[Row]) -> None:
     known, now = read_all(path), datetime.now(UTC).isoformat(timespec="seconds")
     current = {row.key: row for row in known if not row.superseded}
     superseded = [row for row in known if row.superseded]

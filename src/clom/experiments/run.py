@@ -9,6 +9,7 @@
 | `model.safetensors` | the model after the last learned task |
 | `checkpoints/` | checkpoints of the task being learned; deleted when it is learned |
 | `summary.json` | the final results; exists only if the run is finished |
+| `signature.json` | checksums of the files above that decide the results |
 | `figure.svg`, `figure.png` | an overview of the run |
 | `features.safetensors`, `scores.json` | outputs and results of `clom scores` |
 | `report.html` | the page written by `clom report` |
@@ -21,6 +22,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +34,7 @@ from clom.data.stream import Stream
 from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation, average_incremental, evaluate, forgetting
 from clom.evaluation.scorebook import Scorebook
-from clom.experiments import provenance
+from clom.experiments import provenance, signature
 from clom.experiments.allowance import unit_of_passes
 from clom.experiments.config import RunConfig, require_plugins
 from clom.experiments.plain_yaml import read_yaml
@@ -103,7 +105,7 @@ def execute(
         with writing(folder, RESUME_HINT):
             held.enter_context(Lock(folder, "worked on"))
         _begin(config, folder)
-        method, book, results = _continue(fresh, stream, folder)
+        method, book, results = _continue(config, fresh, stream, folder)
         move(method, choose_device(device, read_launch().local_rank))
         chosen = _precision(precision, folder, config, method)
         if compile:
@@ -128,12 +130,13 @@ def execute(
             capacity, units = _last(method.capacity()), _last(method.unit_counts())
             results.append(TaskResult(evaluation, minutes, cpu_minutes, capacity, used, units))
             with writing(folder, RESUME_HINT):
-                _save(folder, method, book, results)
+                images = provenance.recorded(folder).get("data_sha256")
+                signature.update(folder, images, partial(_save, method=method, book=book, results=results))
             checkpoints.clear()
             on_task(results[-1], len(stream))
         summary = _summary(config, method, results, provenance.recorded(folder).get("allowance"))
         with writing(folder, RESUME_HINT):
-            write_json(folder / "summary.json", summary)
+            _save_summary(folder, summary)
     return RunResult(folder, config, stream.class_names, results, summary)
 
 
@@ -150,11 +153,15 @@ def _begin(config: RunConfig, folder: Path) -> None:
     text, path = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), folder / "config.yaml"
     if path.exists() and path.read_bytes() != text.encode() and not _same_run(config, folder):
         raise UserError(f"{folder} has a run with other settings. Choose another folder with --out, or remove it.")
+    signature.check(folder)
     with writing(folder, RESUME_HINT):
         for unfinished in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
             unfinished.unlink(missing_ok=True)
+        signature.remove_leftovers(folder)
         if not path.exists():
             write_atomically(path, text.encode())
+        if not signature.is_signed(folder) and not (folder / "model.safetensors").exists():
+            signature.begin(folder)
 
 
 def _same_run(config: RunConfig, folder: Path) -> bool:
@@ -189,6 +196,7 @@ def read_finished(folder: Path) -> RunConfig:
     config = read_config(folder)
     if not is_finished(folder):
         raise UserError(f"The run in {folder} is not finished. 'clom resume {folder}' continues it.")
+    signature.check(folder)
     return config
 
 
@@ -221,7 +229,9 @@ def _fresh(config: RunConfig, stream: Stream) -> Method:
     return method
 
 
-def _continue(fresh: Method | None, stream: Stream, folder: Path) -> tuple[Method, Scorebook, list[TaskResult]]:
+def _continue(
+    config: RunConfig, fresh: Method | None, stream: Stream, folder: Path
+) -> tuple[Method, Scorebook, list[TaskResult]]:
     """The state of an interrupted execution of the same run, or that of a new run.
 
     Learning a task depends only on the seed, its number and the state before it, so resuming after a task gives the
@@ -231,15 +241,38 @@ def _continue(fresh: Method | None, stream: Stream, folder: Path) -> tuple[Metho
     if fresh is not None and not (folder / "model.safetensors").exists():
         return fresh, book, []
     method = load_model(folder / "model.safetensors")
+    _check_settings(config, method, folder)
     book.restore(read_scores(folder / "scores.safetensors", [task.n_classes for task in method.tasks]))
     return method, book, read_results(folder / "metrics.jsonl", len(method.tasks))
 
 
+def _check_settings(config: RunConfig, method: Method, folder: Path) -> None:
+    """The model was trained as the configuration says; a signature implies it, but earlier versions did not sign."""
+    made = method_class(config.method).settings_type.model_validate(config.settings)
+    if getattr(made, "n_classes", 0) is None:
+        made = made.model_copy(update={"n_classes": method.settings.n_classes})  # type: ignore[attr-defined]
+    expected = {"method": config.method, "seed": config.seed, "network": config.net, "settings": made}
+    found = {"method": method.name, "seed": method.seed, "network": method.net_settings, "settings": method.settings}
+    if differing := [name for name in expected if expected[name] != found[name]]:
+        raise UserError(
+            f"{folder / 'config.yaml'} and {folder / 'model.safetensors'} do not belong together: they differ in "
+            f"{' and '.join(differing)}. Restore the one that was changed, or start over in another folder."
+        )
+
+
 def _save(folder: Path, method: Method, book: Scorebook, results: list[TaskResult]) -> None:
-    """The model is written last: after an interruption the other files may be ahead of it, which is harmless."""
+    """After an interruption the other files may be ahead of the model, which is replaced last; that is harmless."""
     write_atomically(folder / "metrics.jsonl", "".join(result.to_line() for result in results).encode())
     write_scores(folder / "scores.safetensors", book.all_blocks())
     save_model(folder / "model.safetensors", method)
+
+
+def _save_summary(folder: Path, summary: dict[str, Any]) -> None:
+    if not signature.is_signed(folder):  # finished by an earlier version
+        write_json(folder / "summary.json", summary)
+        return
+    images = provenance.recorded(folder).get("data_sha256")
+    signature.update(folder, images, lambda stage: write_json(stage / "summary.json", summary))
 
 
 def _last(history: Mapping[str, Sequence[T]]) -> dict[str, T]:
