@@ -33,7 +33,9 @@ def test_a_taken_port_is_told_at_once(tmp_path: Path) -> None:
         (Access(), "Open http://127.0.0.1:8000 in a browser"),
         (Access("::1"), "Open http://[::1]:8000"),
         (Access(read_only=True), "read-only"),
-        (Access("0.0.0.0"), "it needs --token"),
+        (Access("0.0.0.0", public=True), "it needs --token"),
+        (Access("0.0.0.0", public=True), "Everybody may ask"),
+        (Access("0.0.0.0", "hunter2"), "Everything but the empty page requires the token"),
         (Access("0.0.0.0", "hunter2"), "Teaching requires the token"),
         (Access("0.0.0.0", "hunter2"), "not encrypted"),
     ],
@@ -43,6 +45,20 @@ def test_says_where_it_is_and_never_the_secret(access: Access, said: str, capsys
     out = capsys.readouterr().out
     assert said in out
     assert "hunter2" not in out
+
+
+def test_another_address_needs_a_token_or_a_decision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", str(tmp_path / "m.model"), "--host", "0.0.0.0"])
+    assert "use --public to let everybody ask" in capsys.readouterr().err
+    assert not (tmp_path / "m.model").exists()
+
+
+def test_a_read_only_server_creates_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", str(tmp_path / "m.model"), "--read-only", "--port", "0"])
+    assert "a read-only server does not create one" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_token_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import uvicorn
 from PIL import Image
 
 from clom.data.folders import Pictures
@@ -29,8 +28,9 @@ from clom.methods.families.base import Method
 from clom.methods.ncm import Ncm, NcmSettings
 from clom.nets import AdapterSettings, PooledConvSettings
 from clom.photos.teach import learn_pictures
-from clom.serve.app import make_app
 from clom.serve.client import Client
+from clom.serve.connections import ConnectionLimits
+from clom.serve.server import make_server
 from clom.serve.service import Service
 from clom.storage.model_file import save_model
 
@@ -86,11 +86,13 @@ def warm_model(path: Path, method: Method | None = None) -> Path:
 
 
 @contextmanager
-def serving(path: Path, **options: Any) -> Iterator[tuple[Client, Service]]:
+def serving(
+    path: Path, connections: ConnectionLimits | None = None, **options: Any
+) -> Iterator[tuple[Client, Service]]:
     """A server in a thread, on a free port."""
     service = Service(path, threads=1, niceness=0, **options)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(make_app(service), log_level="error", timeout_graceful_shutdown=1))
+        server = make_server(service, connections, timeout_graceful_shutdown=1)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

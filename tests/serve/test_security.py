@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from clom.errors import UserError
+from clom.serve.app import make_app
 from clom.serve.client import Client, Refused, encode_form
-from clom.serve.security import Access
+from clom.serve.security import Access, check_token
 from serve.running import coloured, png, serving, warm_model, write_pictures
 
 TOKEN = "correct horse battery"
@@ -58,6 +60,84 @@ def test_only_the_right_token_opens(given: str | None) -> None:
     assert Access().knows(given)
 
 
+@pytest.mark.parametrize("token", ["Käse", "пароль", "a" * 200, "x y"])
+def test_a_token_may_have_any_letters(token: str, model: Path) -> None:
+    """curl sends them as UTF-8, other clients as Latin-1 where that is possible."""
+    access = Access(token=token)
+    raw = f"Bearer {token}".encode().decode("latin-1")  # as Starlette decodes headers
+    assert access.knows(raw)
+    assert not access.knows(f"Bearer {'?' * len(token)}")
+    if token == "Käse":
+        assert access.knows(f"Bearer {token}")
+    with serving(model, access=access) as (client, _), pytest.raises(Refused, match="no lesson"):
+        Client(client.url, token).cancel("x")
+
+
+@pytest.mark.parametrize("token", ["", " ", "a ", " a", "a\nb", "a\0b"])
+def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
+    with pytest.raises(UserError, match="token"):
+        check_token(token)
+
+
+def status_of(client: Client, method: str, path: str, **headers: str) -> int:
+    with client.request(method, path, headers=headers) as response:
+        response.read()
+        return response.status
+
+
+CLOSED = ["/metrics", "/docs", "/openapi.json", "/jobs", "/jobs/x", "/jobs/x/events", "/model/inspection", "/report"]
+STATIC = ["/", "/page/app.js", "/page/style.css", "/health"]
+
+
+def test_on_other_addresses_only_the_empty_page_is_open(model: Path, tmp_path: Path) -> None:
+    picture = write_pictures(tmp_path, "red", 1)
+    with serving(model, access=Access("0.0.0.0", TOKEN)) as (client, service):
+        for path in [*CLOSED, "/model", "/nowhere"]:
+            assert status_of(client, "GET", path) == 401, path
+            assert status_of(client, "GET", path, Authorization=f"Bearer {TOKEN}") in (200, 404), path
+        for path in STATIC:
+            assert status_of(client, "GET", path) == 200, path
+        with client.request("GET", "/health") as response:
+            assert json.load(response) == {"status": "ok"}, "nothing about the model"
+        with pytest.raises(Refused, match="needs the token"):
+            client.predict(picture)
+        assert Client(client.url, TOKEN).predict(picture)["answers"]
+        listed = {path.partition("{")[0].rstrip("/") for path in make_app(service).openapi()["paths"]}
+        opened = {path for path in listed if service.access.admits(path, None, None)}
+        assert opened == {"/health", "/session"}, "a new route is closed unless somebody opens it"
+
+
+def test_everybody_may_ask_a_public_server_and_nothing_else(model: Path, tmp_path: Path) -> None:
+    picture = write_pictures(tmp_path, "red", 1)
+    for token, status in ((None, 403), (TOKEN, 401)):
+        with serving(model, access=Access("0.0.0.0", token, public=True)) as (client, _):
+            assert client.predict(picture)["answers"]
+            assert client.model()["tasks"]
+            for path in CLOSED:
+                assert status_of(client, "GET", path) == status, path
+            assert status_of(client, "POST", "/tasks") == status
+
+
+def test_on_this_machine_only_teaching_needs_the_token(client: Client) -> None:
+    for path in [*CLOSED, *STATIC, "/model"]:
+        assert status_of(client, "GET", path) in (200, 404), path
+
+
+def test_a_browser_gets_a_cookie_for_the_token(model: Path) -> None:
+    with serving(model, access=Access("0.0.0.0", TOKEN)) as (client, _):
+        assert status_of(client, "POST", "/session", Authorization="Bearer wrong") == 401
+        with client.request("POST", "/session", headers={"Authorization": f"Bearer {TOKEN}"}) as response:
+            assert response.status == 204
+            cookie = response.headers["Set-Cookie"]
+        assert "httponly" in cookie.lower()
+        assert "samesite=strict" in cookie.lower()
+        assert TOKEN not in cookie
+        sent = cookie.partition(";")[0]
+        assert status_of(client, "GET", "/jobs", Cookie=sent) == 200
+        assert status_of(client, "GET", "/jobs", Cookie=sent[:-1] + "?") == 401
+        assert status_of(client, "DELETE", "/jobs/x", Cookie=sent) == 401, "teaching takes the token itself"
+
+
 CHANGES = [("POST", "/tasks"), ("POST", "/jobs/x/resume"), ("DELETE", "/jobs/x")]
 
 
@@ -81,12 +161,12 @@ def test_with_the_token_it_learns(client: Client, model: Path, tmp_path: Path) -
     assert teacher.cancel(job["id"])["state"] in ("cancelled", "done")
 
 
-@pytest.mark.parametrize("access", [Access(read_only=True), Access(host="0.0.0.0")])
+@pytest.mark.parametrize("access", [Access(read_only=True), Access(host="0.0.0.0", public=True)])
 def test_a_server_that_does_not_learn(access: Access, model: Path, tmp_path: Path) -> None:
     with serving(model, access=access) as (client, _):
         for method, path in CHANGES:
             with client.request(method, path) as response:
-                assert response.status == 403
+                assert response.status == 403, path
         assert client.model()["server"]["teaching"] is False
         assert client.predict(write_pictures(tmp_path, "red", 1))["answers"]
 

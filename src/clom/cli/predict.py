@@ -34,6 +34,7 @@ def predict_command(
     /,
     *images: str,
     url: str | None = None,
+    token: Annotated[str | None, Parameter(env_var="CLOM_TOKEN")] = None,
     task: str | None = None,
     top: Annotated[int, Parameter(validator=Number(gte=1))] = 3,
     false_rejection: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] = FALSE_REJECTION,
@@ -52,6 +53,8 @@ def predict_command(
         Photos, folders of photos, or glob patterns such as 'holiday/*.jpg'.
     url
         Use a running `clom serve` instead of a model file, for example http://127.0.0.1:8000
+    token
+        The server's token, if it needs one; better set as the environment variable CLOM_TOKEN.
     task
         Predict only among the classes of this task.
     top
@@ -67,7 +70,7 @@ def predict_command(
     """
     from clom.data.finding import find_files
 
-    source = _Model(model, threads, device) if url is None else _Server(url)
+    source = _Model(model, threads, device) if url is None else _Server(url, token)
     images = images if url is None else (str(model), *images)
     if not images:
         raise UserError("No photos given. Name them after the model: clom predict MODEL PHOTO ...")
@@ -111,10 +114,10 @@ class _Model:
 class _Server:
     """Predictions of a `clom serve` server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None) -> None:
         from clom.serve.client import Client
 
-        self.client = Client(url)
+        self.client = Client(url, token)
         self.classes = {name for task in self.client.model()["tasks"] for name in task["classes"]}
 
     def answers(self, files: Sequence[Path], skipped: list[Skipped], *question: Any) -> Iterator[Answered]:

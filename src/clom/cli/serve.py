@@ -28,6 +28,7 @@ def serve_command(
     port: Annotated[int, Parameter(validator=Number(gte=0, lt=65536))] = 8000,
     read_only: bool = False,
     token: Annotated[str | None, Parameter(env_var="CLOM_TOKEN")] = None,
+    public: Annotated[bool, Parameter(negative=())] = False,
     method: str | None = None,
     backbone: str | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
@@ -50,8 +51,10 @@ def serve_command(
     read_only
         Predict only; disable teaching.
     token
-        Secret required for teaching; teaching is disabled without one unless --host is local. Set it with the
-        environment variable CLOM_TOKEN to hide it from other users of this machine.
+        Secret required for teaching and, unless --host is local, for everything else. Set it with the environment
+        variable CLOM_TOKEN to hide it from other users of this machine.
+    public
+        Let everybody who can reach a --host that is not local ask for predictions without the token.
     method
         For a new model: clom (the default), ncm or slda.
     backbone
@@ -64,34 +67,25 @@ def serve_command(
         Niceness of the training process, from 0 to 19 (lowest priority).
     """
     require("serve", "clom serve")
-    import uvicorn
-
     from clom import machine
-    from clom.serve.app import make_app
-    from clom.serve.security import Access
+    from clom.serve.security import Access, check_token
+    from clom.serve.server import make_server
     from clom.serve.service import Service
 
-    if token is not None and not token.strip():
-        raise UserError("The token is empty. Choose one that is hard to guess, or omit --token.")
+    if token is not None:
+        check_token(token)
+    access = Access(host, token, read_only, public)
+    _check_open(access)
     machine.tune_process(threads)
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would log untrusted input
     console = Console()
     listener = _listen(host, port)
     with listener:
-        _make_if_missing(console, model, method, backbone)
-        access = Access(host, token, read_only)
+        _make_if_missing(console, model, method, backbone, read_only)
         chosen = machine.choose_device(device)
         service = Service(model, access, threads=threads, most=batch, niceness=niceness, device=chosen)
         _show_address(console, access, listener.getsockname()[1])
-        config = uvicorn.Config(
-            make_app(service),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            limit_concurrency=500,
-            timeout_graceful_shutdown=2,
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+        make_server(service).run(sockets=[listener])
     say(console, "Stopped.")
 
 
@@ -113,11 +107,21 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(f"Cannot listen on {host}, port {port}: {problem.strerror or problem}. {advice}") from None
 
 
-def _make_if_missing(console: Console, model: Path, method: str | None, backbone: str | None) -> None:
+def _check_open(access: Access) -> None:
+    if not access.local and access.token is None and not access.public:
+        raise UserError(
+            f"On {access.host} others can reach the server. Set a token with --token or the environment variable "
+            "CLOM_TOKEN, or use --public to let everybody ask."
+        )
+
+
+def _make_if_missing(console: Console, model: Path, method: str | None, backbone: str | None, read_only: bool) -> None:
     from clom.photos.teach import make_learner
     from clom.storage.model_file import save_model
 
     if not model.exists():
+        if read_only:
+            raise UserError(f"There is no model {model}, and a read-only server does not create one.")
         save_model(model, make_learner(method, backbone, None))
         say(console, f"{model} was created and has learned nothing yet.")
 
@@ -133,4 +137,6 @@ def _show_address(console: Console, access: Access, port: int) -> None:
     elif access.token is not None:
         say(console, "Teaching requires the token.")
     if not access.local:
+        asking = "Everybody may ask." if access.public else "Everything but the empty page requires the token."
+        say(console, asking)
         say(console, "It is reachable from the network, and the connection is not encrypted.")

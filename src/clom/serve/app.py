@@ -31,6 +31,7 @@ from clom.serve.lessons.runner import Busy, NoSuchJob
 from clom.serve.metrics import Counting
 from clom.serve.security import Guard
 from clom.serve.service import Service
+from clom.serve.sessions import add_sessions, may_see
 from clom.serve.web.pages import add_pages
 
 _STATUS = {Busy: 409, NothingLearned: 409, NoSuchJob: 404}
@@ -59,10 +60,11 @@ def make_app(service: Service) -> FastAPI:
     )
     _add_errors(app)
     add_pages(app, service)
+    add_sessions(app, service)
     _add_answers(app, service)
     _add_lessons(app, service)
     app.add_middleware(Counting, metrics=service.metrics)
-    app.add_middleware(Guard, access=service.access, limits=service.limits)
+    app.add_middleware(Guard, access=service.access, bodies=service.bodies)
     return app
 
 
@@ -89,8 +91,10 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
-    @app.get("/health", response_model=schemas.Health, summary="Health check")
-    async def health() -> dict[str, Any]:
+    @app.get("/health", response_model=schemas.Health, response_model_exclude_unset=True, summary="Health check")
+    async def health(request: Request) -> dict[str, Any]:
+        if not may_see(service.access, request):
+            return {"status": "ok"}
         active = service.engine.active
         tasks = len(active.task_names)
         return {"status": "ok", "model": active.version, "tasks": tasks, "teaching": service.lessons.teaching}
@@ -195,10 +199,13 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
     )
     async def events(number: str) -> Response:
         job = lessons.get(number)
+        if service.streams.locked():
+            raise HTTPException(503, "Too many clients follow this lesson. Ask for its state now and then instead.")
 
         async def lines() -> AsyncIterator[str]:
-            async for state in lessons.changes(job):
-                yield ": still there\n\n" if state is None else f"event: job\ndata: {json.dumps(state)}\n\n"
+            async with service.streams:
+                async for state in lessons.changes(job):
+                    yield ": still there\n\n" if state is None else f"event: job\ndata: {json.dumps(state)}\n\n"
 
         return StreamingResponse(lines(), media_type="text/event-stream")
 

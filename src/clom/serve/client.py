@@ -43,7 +43,8 @@ class Client:
         if place.scheme not in ("http", "https") or not place.hostname:
             raise UserError(f"'{url}' is not the address of a server, such as http://127.0.0.1:8000")
         self.url, self._place, self._seconds = url, place, seconds
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # As bytes, since http.client would encode text as Latin-1, which not every token can be.
+        self._headers: dict[str, str | bytes] = {"Authorization": f"Bearer {token}".encode()} if token else {}
 
     def model(self) -> dict[str, Any]:
         return self._json("GET", "/model")
@@ -87,7 +88,8 @@ class Client:
         kind = HTTPSConnection if self._place.scheme == "https" else HTTPConnection
         connection = kind(self._place.hostname or "", self._place.port, timeout=self._seconds)
         try:
-            connection.request(method, self._place.path.rstrip("/") + path, body, {**self._headers, **(headers or {})})
+            sent: Mapping[str, Any] = {**self._headers, **(headers or {})}
+            connection.request(method, self._place.path.rstrip("/") + path, body, sent)
             return connection.getresponse()
         except (OSError, HTTPException) as problem:
             reason = str(problem) or type(problem).__name__

@@ -109,10 +109,12 @@ class JobList(BaseModel):
 
 
 class Health(BaseModel):
+    """Only the status for those who may not see the model."""
+
     status: str
-    model: str
-    tasks: int
-    teaching: bool
+    model: str | None = None
+    tasks: int | None = None
+    teaching: bool | None = None
 
 
 class ModelOut(BaseModel):

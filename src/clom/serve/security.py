@@ -1,16 +1,22 @@
-"""Access control, request limits and security headers."""
+"""Access control and security headers."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from clom.errors import UserError
+from clom.serve.bodies import Bodies, too_large
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
@@ -34,29 +40,21 @@ _HEADERS = {
 }
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a single request."""
-
-    ask_bytes: int = 64_000_000
-    ask_pictures: int = 64
-    teach_bytes: int = 1_000_000_000
-    teach_pictures: int = 2_000
-    teach_classes: int = 100
-    picture_bytes: int = 40_000_000
-    decoded_bytes: int = 1_000_000_000
-    """Decoded images of one training job."""
-    bytes_at_once: int = 1_500_000_000
-    """Total of all requests being read."""
+OPEN = ("/", "/health", "/session")
+"""Needs no token anywhere: the page itself, which holds no data, whether the server runs, and showing the token."""
+ASKING = ("/predict", "/model")
+"""What `--public` opens on other addresses."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """The listening address, and who may train."""
+    """The listening address, and who may do what."""
 
     host: str = "127.0.0.1"
     token: str | None = None
     read_only: bool = False
+    public: bool = False
+    """Whether everybody may ask, also on an address that others can reach."""
 
     @property
     def local(self) -> bool:
@@ -77,20 +75,50 @@ class Access:
         """Whether the header carries the token, compared in constant time."""
         if self.token is None:
             return True
-        given = (authorization or "").removeprefix("Bearer ")
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+        # Headers are bytes, which Starlette decodes as Latin-1. Clients send other letters in either encoding.
+        given = (authorization or "").removeprefix("Bearer ").encode("latin-1", "backslashreplace")
+        same = hmac.compare_digest(given, self.token.encode())
+        if _is_latin(self.token):
+            same |= hmac.compare_digest(given, self.token.encode("latin-1"))
+        return same
+
+    @property
+    def session(self) -> str:
+        """What a browser gets for the token, as a cookie that scripts cannot read."""
+        return hmac.new((self.token or secrets.token_hex()).encode(), b"clom session", "sha256").hexdigest()
+
+    def admits(self, path: str, authorization: str | None, session: str | None) -> bool:
+        """Whether a request may be answered at all. Training has further conditions."""
+        if self.local or path in OPEN or path.startswith("/page/") or (self.public and path in ASKING):
+            return True
+        if self.token is None:
+            return False
+        return self.knows(authorization) or hmac.compare_digest((session or "").encode(), self.session.encode())
+
+
+def check_token(token: str) -> None:
+    """Raise for a token that no request could carry."""
+    if not token.strip():
+        raise UserError("The token is empty. Choose one that is hard to guess, or omit --token.")
+    if token != token.strip() or not token.isprintable():
+        raise UserError("The token begins or ends with a space, or has characters that a header cannot carry.")
+
+
+def session_cookie(scope: Scope) -> str:
+    """Its name. Cookies are shared by all ports of a machine, so the port is a part of it."""
+    return f"clom-session-{(scope.get('server') or ('', 0))[1]}"
 
 
 class Guard:
-    """Around the whole application: refuses foreign names and foreign sites, counts bytes, adds headers.
+    """Around the whole application: refuses foreign names, foreign sites and who has no access, counts bytes, adds
+    headers.
 
     A page of another site can send pictures to this one, and can give its own name our address; both are refused, the
     first by where the browser says that the request comes from, the second by the name that it asked for.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, limits: Limits) -> None:
-        self.app, self.access, self.limits = app, access, limits
-        self.reading = 0
+    def __init__(self, app: ASGIApp, access: Access, bodies: Bodies) -> None:
+        self.app, self.access, self.bodies = app, access, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -98,21 +126,32 @@ class Guard:
             return
         send = _with_headers(send)
         headers = Headers(scope=scope)
-        refusal = self._refusal(scope["method"], headers)
+        refusal = self._refusal(scope["method"], headers) or self._without_token(scope, headers)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        most = self.limits.teach_bytes if scope["path"] == "/tasks" else self.limits.ask_bytes
+        limits = self.bodies.limits
+        most = limits.teach_bytes if scope["path"] == "/tasks" else limits.ask_bytes
         declared = headers.get("content-length", "0")
-        body = _Body(self, receive, most)
+        body = self.bodies.open(receive, most)
         try:
             if declared.isdecimal() and int(declared) > most:
                 await body.discard()
                 await _problem(413, too_large(most))(scope, receive, send)
             else:
                 await self.app(scope, body.receive, send)
+        except HTTPException as problem:  # outside of the application: the body could not even be discarded
+            await _problem(problem.status_code, problem.detail, problem.headers)(scope, receive, send)
         finally:
-            self.reading -= body.count
+            self.bodies.close(body)
+
+    def _without_token(self, scope: Scope, headers: Headers) -> JSONResponse | None:
+        cookie = cookie_parser(headers.get("cookie", "")).get(session_cookie(scope))
+        if self.access.admits(scope["path"], headers.get("authorization"), cookie):
+            return None
+        if self.access.token is None:
+            return _problem(403, "This is closed on a server without a token.")
+        return _problem(401, "This needs the token of the server.", {"WWW-Authenticate": "Bearer"})
 
     def _refusal(self, method: str, headers: Headers) -> JSONResponse | None:
         host = headers.get("host", "")
@@ -128,40 +167,6 @@ class Guard:
         return None
 
 
-class _Body:
-    """Counts the received bytes of one request."""
-
-    def __init__(self, guard: Guard, receive: Receive, most: int) -> None:
-        self._guard, self._receive, self._most = guard, receive, most
-        self.count = 0
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        size = len(message.get("body", b""))
-        self.count += size
-        self._guard.reading += size
-        if self.count > self._most:
-            message["body"] = b""
-            if message.get("more_body"):
-                await self.discard()
-            raise HTTPException(413, too_large(self._most))
-        if self._guard.reading > self._guard.limits.bytes_at_once:
-            raise HTTPException(503, "Too much is being sent at once. Try again in a moment.")
-        return message
-
-    async def discard(self) -> None:
-        """Drain the body, within limits: otherwise the client sees a broken connection instead of the error."""
-        count, more = 0, True
-        while more and count < 2 * self._most:
-            message = await self._receive()
-            count += len(message.get("body", b""))
-            more = message.get("more_body", False)
-
-
-def too_large(most: int) -> str:
-    return f"Too much at once: {most // 1_000_000} MB is the most. Send fewer or smaller pictures."
-
-
 def _with_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -173,8 +178,12 @@ def _with_headers(send: Send) -> Send:
     return sending
 
 
-def _problem(status: int, text: str) -> JSONResponse:
-    return JSONResponse({"error": text}, status)
+def _problem(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": text}, status, headers)
+
+
+def _is_latin(text: str) -> bool:
+    return all(ord(letter) < 256 for letter in text)
 
 
 def _name_of(host: str) -> str:

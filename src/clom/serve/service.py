@@ -15,17 +15,21 @@ from typing import Any
 
 import torch
 
+from clom import machine
 from clom.errors import UserError
 from clom.serve.answers.engine import Engine
+from clom.serve.bodies import Bodies
 from clom.serve.images.decoder_pool import Decoders
 from clom.serve.lessons.runner import LessonRunner
+from clom.serve.limits import Limits
 from clom.serve.metrics import Metrics
-from clom.serve.security import Access, Limits
+from clom.serve.security import Access
 from clom.serve.worker_process import WorkerProcess
 
 log = logging.getLogger("clom.serve")
 
 _SECONDS_BETWEEN_CHECKS = 2.0
+_MUCH = 16_000_000  # bytes of uploads, after which memory is given back
 LEAST_PICTURES, LEAST_CLASSES, GOOD_PICTURES = 5, 2, 20
 
 
@@ -47,8 +51,11 @@ class Service:
 
     def __post_init__(self) -> None:
         self.engine = Engine(self.path, self.window, self.most, self.metrics.batches.observe, self.threads, self.device)
-        self.lessons = LessonRunner(self.engine, self.niceness)
+        self.lessons = LessonRunner(self.engine, self.niceness, read_only=self.access.read_only)
         self.decoders = Decoders()
+        self.bodies = Bodies(self.limits)
+        self.streams = asyncio.Semaphore(self.limits.streams)
+        """Clients that follow a training job."""
         self._inspecting = asyncio.Lock()
         self._inspected: tuple[str, dict[str, Any]] = ("", {})
 
@@ -99,11 +106,17 @@ class Service:
             return {"version": version, **self._inspected[1]}
 
     async def _watch(self) -> None:
-        """Reload the model when another process replaces its file."""
+        """Reload the model when another process replaces its file, take over what another server left, and give memory
+        back after large requests."""
+        received = 0
         while True:
             await asyncio.sleep(_SECONDS_BETWEEN_CHECKS)
             if not self.lessons.teaching:
                 try:
                     await self.engine.refresh()
+                    self.lessons.adopt()
                 except (UserError, OSError) as problem:
                     log.warning("the model file changed, but it cannot be used: %s", problem)
+            if self.bodies.received - received > _MUCH and self.bodies.total < _MUCH:
+                received = self.bodies.received
+                await asyncio.to_thread(machine.release_memory)

@@ -13,7 +13,7 @@ import torch
 from clom.cli import main
 from clom.photos.predict import Predictor
 from clom.serve.client import Client, Refused
-from clom.serve.security import Limits
+from clom.serve.limits import Limits
 from clom.serve.service import Service
 from clom.storage.model_file import load_model, save_model
 from data.test_folders import HOSTILE

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from io import BytesIO
 
 import numpy as np
 import pytest
+from starlette.datastructures import UploadFile
 
 from clom.errors import DataError, UserError
 from clom.serve.images.decoder_pool import Decoders, Unreadable
 from clom.serve.images.uploads import Upload, clean_name, decode_all
-from clom.serve.security import Limits
+from clom.serve.limits import Limits
 from serve.running import coloured, png
+
+
+def uploaded(name: str, content: bytes) -> Upload:
+    return Upload(name, UploadFile(BytesIO(content)))
 
 
 @pytest.mark.parametrize(
@@ -31,13 +37,13 @@ def test_names_that_cannot_be_used(text: str, problem: str) -> None:
 
 def test_a_file_that_is_too_large_is_not_read_on() -> None:
     with pytest.raises(DataError, match="too large: more than 1 MB"):
-        asyncio.run(Upload("big.png", b"x" * 1_000_001).read(1_000_000))
+        asyncio.run(uploaded("big.png", b"x" * 1_000_001).read(1_000_000))
 
 
 def test_each_file_is_an_image_or_a_reason() -> None:
     async def check() -> None:
         decoders = Decoders(count=1)
-        uploads = [Upload("red.png", png(coloured("red", 1)[0])), Upload("text.png", b"hello")]
+        uploads = [uploaded("red.png", png(coloured("red", 1)[0])), uploaded("text.png", b"hello")]
         good, bad = await decode_all(uploads, decoders, 8, Limits())
         await decoders.stop()
         assert isinstance(good, np.ndarray)

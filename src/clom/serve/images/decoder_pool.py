@@ -35,6 +35,8 @@ class Decoders:
 
     def __init__(self, count: int = 2, seconds: float = 10.0, memory: int = _MEMORY) -> None:
         self._count, self._seconds, self._memory = count, seconds, memory
+        self.turn = asyncio.Semaphore(2 * count)
+        """For reading a picture before it is decoded, so that those of few are in memory."""
         self._free: asyncio.Queue[Process | None] = asyncio.Queue()
         for _ in range(count):
             self._free.put_nowait(None)

@@ -6,6 +6,7 @@ import asyncio
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
@@ -13,10 +14,11 @@ from starlette.requests import Request
 
 from clom.errors import DataError, UserError
 from clom.serve.images.decoder_pool import Decoders, Square, Unreadable
-from clom.serve.security import Limits
+from clom.serve.limits import Limits
 
 _LONGEST_NAME = 80
-_READ_AT_ONCE = 4
+_IN_MEMORY = 1_000_000
+"""Larger pictures wait on the disk: whoever sends many and stops must not fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,12 @@ class Upload:
     """An uploaded picture, in memory or in an unnamed temporary file."""
 
     name: str
-    source: bytes | UploadFile
+    source: UploadFile
 
     async def read(self, most: int) -> bytes:
-        content = self.source if isinstance(self.source, bytes) else await self.source.read(most + 1)
+        """Its content, once: the file is deleted."""
+        content = await self.source.read(most + 1)
+        await self.source.close()
         if len(content) > most:
             raise DataError(f"too large: more than {most // 1_000_000} MB")
         return content
@@ -37,11 +41,10 @@ Decoded = Square | Unreadable
 
 
 async def decode_all(uploads: Sequence[Upload], decoders: Decoders, size: int, limits: Limits) -> list[Decoded]:
-    """Decode to squares, or the reason for failure; only a few files are in memory at a time."""
-    turn = asyncio.Semaphore(_READ_AT_ONCE)
+    """Decode to squares, or the reason for failure; only a few files of all requests are in memory at a time."""
 
     async def one(upload: Upload) -> Decoded:
-        async with turn:
+        async with decoders.turn:
             try:
                 return await decoders.decode(await upload.read(limits.picture_bytes), size)
             except DataError as problem:
@@ -54,7 +57,7 @@ async def pictures_to_ask(request: Request, limits: Limits) -> list[Upload]:
     """The pictures of a request: its body, or the files of a form."""
     kind = _kind(request)
     if kind.startswith("image/") or kind == "application/octet-stream":
-        return [Upload("picture", await request.body())]
+        return [Upload("picture", await _body(request))]
     form = await _form(request, limits.ask_pictures)
     uploads = _files(form)
     if not uploads:
@@ -111,6 +114,16 @@ async def _form(request: Request, most_files: int) -> FormData:
     if _kind(request) != "multipart/form-data":
         raise HTTPException(415, "Send pictures as multipart/form-data.")
     return await request.form(max_files=most_files, max_fields=most_files + 10, max_part_size=4096)
+
+
+async def _body(request: Request) -> UploadFile:
+    """The body of the request as a file."""
+    spooled = SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115, `Upload.read` closes it
+    file = UploadFile(spooled)  # type: ignore[arg-type]
+    async for part in request.stream():
+        await file.write(part)
+    await file.seek(0)
+    return file
 
 
 def _files(form: FormData) -> list[Upload]:

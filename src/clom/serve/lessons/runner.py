@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from clom import machine
 from clom.errors import UserError
-from clom.locks import Lock
+from clom.locks import Held, Lock
 from clom.photos.teach import remove_leftovers
 from clom.serve.answers.engine import Engine
 from clom.serve.images.decoder_pool import Unreadable
@@ -39,17 +41,34 @@ class NoSuchJob(UserError):
 class LessonRunner:
     """The training jobs of one model."""
 
-    def __init__(self, engine: Engine, niceness: int = 10) -> None:
+    def __init__(self, engine: Engine, niceness: int = 10, read_only: bool = False) -> None:
         self.engine, self.stored, self.niceness = engine, StoredLesson(engine.path), niceness
+        self.read_only = read_only
         self._jobs: dict[str, Job] = {}
         self._running: asyncio.Task[None] | None = None
         self._worker: WorkerProcess | None = None
         self._changed = asyncio.Condition()
+        self._turn = asyncio.Lock()
+        """One request at a time changes which job there is: its pictures are in a folder that all jobs share."""
+        self._held: ExitStack | None = None
+        """While the folder has the pictures of a job of this server: another server must not touch them."""
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Offer to resume what an earlier server left, unless another one is working on it."""
+        if self.read_only or self._held is not None or not self.stored.folder.exists():
+            return
+        try:
+            self._hold()
+        except (Busy, OSError):
+            return
         left = self.stored.read()
-        if left is not None and left.name in engine.active.task_names:
-            self.stored.remove()  # interrupted after saving the model, before cleaning up
-        elif left is not None:
+        if left is not None and left.name not in self.engine.active.task_names:
             self._jobs[left.id] = Job(left, state="interrupted")
+            return
+        if left is not None:
+            self.stored.remove()  # interrupted after saving the model, before cleaning up
+        self._release()
 
     @property
     def current(self) -> Job | None:
@@ -86,52 +105,61 @@ class LessonRunner:
         labels: Sequence[int],
         unreadable: Sequence[Unreadable] = (),
     ) -> Job:
-        self.check_free()
-        counts = tuple(labels.count(label) for label in range(len(class_names)))
-        assignment = Assignment(secrets.token_hex(8), name, tuple(class_names), counts, tuple(unreadable))
-        job = Job(assignment)
-        self._jobs[assignment.id] = job  # before any await: no other job can start while the pictures are written
-        for old in list(self._jobs)[:-_REMEMBERED]:
-            del self._jobs[old]
-        try:
-            await asyncio.to_thread(self.stored.write, assignment, pixels, labels)
-        except OSError as problem:
-            del self._jobs[assignment.id]
-            raise UserError(f"The pictures cannot be kept beside the model: {problem.strerror or problem}.") from None
-        if job.over:  # cancelled meanwhile
-            self.stored.remove()
-        else:
+        async with self._turn:
+            self.adopt()
+            self.check_free()
+            counts = tuple(labels.count(label) for label in range(len(class_names)))
+            assignment = Assignment(secrets.token_hex(8), name, tuple(class_names), counts, tuple(unreadable))
+            job = Job(assignment)
+            self._jobs[assignment.id] = job
+            for old in list(self._jobs)[:-_REMEMBERED]:
+                del self._jobs[old]
+            try:
+                self._hold()
+                await _in_thread(partial(self.stored.write, assignment, pixels, labels))
+            except (Busy, OSError) as problem:
+                del self._jobs[assignment.id]
+                self._release()
+                if isinstance(problem, Busy):
+                    raise
+                why = problem.strerror or problem
+                raise UserError(f"The pictures cannot be kept beside the model: {why}.") from None
             self._running = asyncio.create_task(self._run(job))
-        return job
+            return job
 
     async def resume(self, job: Job) -> None:
         """Resume a job from its last checkpoint, if any: the result is the same."""
-        if job is not self.current or job.state not in WAITING:
-            raise Busy("Only a lesson that ended early can go on.")
-        job.state, job.problem, job.share, job.first_step = "preparing", "", 0.0, None
-        self._running = asyncio.create_task(self._run(job))
-        await self._tell(job)
+        async with self._turn:
+            if job is not self.current or job.state not in WAITING:
+                raise Busy("Only a lesson that ended early can go on.")
+            job.state, job.problem, job.share, job.first_step = "preparing", "", 0.0, None
+            self._running = asyncio.create_task(self._run(job))
+            await self._tell(job)
 
     async def cancel(self, job: Job) -> None:
         """Cancel a job. The model stays unchanged, unless the task had already been saved."""
-        if job.state in WAITING:
-            await asyncio.to_thread(self._tidy)
-            job.state = "cancelled"
-            await self._tell(job)
-        elif not job.over:
-            if self._running is not None:
-                self._running.cancel()
-                await asyncio.wait([self._running])
-            if self._worker is not None:
-                await self._worker.end()
-            learned = await self._learned(job)
-            await asyncio.to_thread(self._tidy)
-            job.state = "done" if learned else "cancelled"
-            self._share_cores()
+        async with self._turn:
+            if job.state in WAITING:
+                await _in_thread(self._tidy)
+                job.state = "cancelled"
+            elif not job.over:
+                await self._end()
+                learned = await self._learned(job)
+                await _in_thread(self._tidy)
+                job.state = "done" if learned else "cancelled"
+                self._share_cores()
+            else:
+                return
+            self._release()
             await self._tell(job)
 
     async def stop(self) -> None:
-        """Shut down: a running job is interrupted, and its pictures are kept."""
+        """Shut down: a running job is interrupted, and its pictures are kept for the next server."""
+        await self._end()
+        self._release()
+
+    async def _end(self) -> None:
+        """Stop what is running."""
         if self._running is not None and not self._running.done():
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -173,7 +201,8 @@ class LessonRunner:
             await self._tell(job)
         learned = await self._learned(job)
         if learned:
-            await asyncio.to_thread(self._tidy)
+            await _in_thread(self._tidy)
+            self._release()
             job.state, job.share = "done", 1.0
         else:
             job.state = "failed"
@@ -194,6 +223,22 @@ class LessonRunner:
         except UserError:
             pass  # the process that holds the lock cleans up
 
+    def _hold(self) -> None:
+        """Keep other servers of this model from the pictures of a job."""
+        if self._held is not None:
+            return
+        held = ExitStack()
+        try:
+            held.enter_context(Lock(self.stored.folder))
+        except Held:
+            raise Busy("Another server is teaching this model. Wait for it, or cancel the lesson there.") from None
+        self._held = held
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
     def _share_cores(self) -> tuple[int, int]:
         """Split the cores between training and inference; returns both numbers of threads."""
         cores = self.engine.threads or machine.cores()
@@ -206,3 +251,13 @@ class LessonRunner:
         job.revision += 1
         async with self._changed:
             self._changed.notify_all()
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    """Do it in a thread and wait for it, even if this is cancelled meanwhile: what comes next must not overlap."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -12,7 +12,9 @@ export const token = {
   set: (value) => sessionStorage.setItem(TOKEN, value),
 };
 
-const authorization = () => (token.get() ? { Authorization: `Bearer ${token.get()}` } : {});
+// A header holds bytes: letters beyond Latin-1 are sent as UTF-8.
+const asBytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
+const authorization = () => (token.get() ? { Authorization: `Bearer ${asBytes(token.get())}` } : {});
 
 async function read(response) {
   let content = {};
@@ -27,6 +29,8 @@ async function ask(path, options = {}) {
   return read(response);
 }
 
+/** Links and progress events cannot carry the token; for them the browser gets a cookie. */
+export const openSession = () => ask("/session", { method: "POST", headers: authorization() });
 export const model = () => ask("/model");
 export const inspection = () => ask("/model/inspection");
 export const jobs = async () => (await ask("/jobs")).jobs;

@@ -51,13 +51,29 @@ async function start() {
   // A picture that misses the target should not replace the page.
   for (const name of ["dragover", "drop"]) document.addEventListener(name, (event) => event.preventDefault());
   showSection(false);
+  byId("closed").addEventListener("submit", (event) => {
+    event.preventDefault();
+    api.token.set(byId("closed-token").value);
+    load(api.openSession);
+  });
+  await load();
+}
+
+/** Fill the page; a server that others can reach asks for its token first. */
+async function load(first = async () => {}) {
   try {
+    await first();
     await refresh();
-    await teach.findJob();
+    show(byId("broken"), false);
+    show(byId("closed"), false);
+    byId("teach-token").value = api.token.get();
   } catch (problem) {
+    show(byId("closed"), problem.status === 401);
     byId("broken").textContent = problem.message;
     show(byId("broken"));
+    return;
   }
+  await teach.findJob().catch(() => {}); // lessons stay closed to those who may only ask
 }
 
 start();
