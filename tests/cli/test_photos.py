@@ -258,6 +258,25 @@ def test_a_folder_full_of_traps(call: Clom, elsewhere: Path) -> None:
     assert "Skipped 4 files:" in call.err
 
 
+def test_links_to_photos_elsewhere_are_told_and_can_be_skipped(taught: Clom, elsewhere: Path) -> None:
+    folder = write_pictures(elsewhere / "sea", "blue", "grey", count=6)
+    (folder / "blue" / "linked.png").symlink_to(next((elsewhere / "leaves" / "red").iterdir()))
+    for option, told in (
+        ("--links", "1 photo is a link to a file outside the folder"),
+        ("--no-links", "outside the folder"),
+    ):
+        assert taught("predict", "my.model", "sea", option) == 0
+        assert told in taught.err
+        assert ("Skipped 1 file:" in taught.err) == (option == "--no-links")
+    (elsewhere / "copy.model").write_bytes((elsewhere / "my.model").read_bytes())
+    assert taught("learn", "copy.model", "sea", "--no-links") == 0
+    assert "12 photos" in taught.out
+    assert "linked.png: a link to a file outside the folder" in taught.out
+    assert taught("learn", "my.model", "sea") == 0
+    assert "13 photos" in taught.out
+    assert "1 photo is a link to a file outside the folder; --no-links skips such links." in taught.out
+
+
 # --- the page --------------------------------------------------------------------------------------------------------
 
 

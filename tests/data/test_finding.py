@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clom.data.finding import find_files
+from clom.data.finding import find_files, linked
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +51,21 @@ def test_places_without_files_are_reported() -> None:
         ("*.tif", "no file matches"),
         ("nothing", "the folder contains no files"),
     ]
+
+
+def test_links_in_folders_to_files_outside(tmp_path: Path) -> None:
+    """A file that was named itself is read wherever it is."""
+    folder, secret = tmp_path / "photos", tmp_path / "secret.png"
+    folder.mkdir()
+    secret.touch()
+    (folder / "own.png").touch()
+    (folder / "link.png").symlink_to(secret)
+    everything, skipped = find_files([str(folder)])
+    assert (len(everything), skipped) == (2, [])
+    assert linked(everything, [str(folder)]) == [folder / "link.png"]
+    found, skipped = find_files([str(folder)], links=False)
+    assert found == [folder / "own.png"]
+    assert [(file.path.name, "link" in file.reason) for file in skipped] == [("link.png", True)]
+    named = str(folder / "link.png")
+    assert find_files([named], links=False) == ([folder / "link.png"], [])
+    assert linked([folder / "link.png"], [named]) == []

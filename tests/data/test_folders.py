@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from clom.data.decoding import MAX_PIXELS
-from clom.data.folders import Pictures, read_folder, read_picture
+from clom.data.folders import OUTSIDE, Pictures, read_folder, read_picture
 from clom.errors import DataError, UserError
 
 SIZE = 16
@@ -299,6 +299,28 @@ def test_pipes_links_and_devices_do_not_hang(tmp_path: Path) -> None:
     found = read_folder(tmp_path, SIZE)
     assert [file.path.name for file in found.skipped] == ["gone.jpg", "loop.jpg", "pipe.jpg", "zero.jpg"]
     assert good / "linked.png" in found.paths
+
+
+def test_links_to_files_outside_are_counted_or_skipped(tmp_path: Path) -> None:
+    """Also in a class folder that is a link itself; links within the folder are not outside."""
+    folder, elsewhere = tmp_path / "photos", make_class(tmp_path / "elsewhere")
+    first, second = make_class(folder / "first"), make_class(folder / "second")
+    (first / "out.png").symlink_to(elsewhere / "0.png")
+    (first / "in.png").symlink_to(second / "0.png")
+    (first / "hidden.png").symlink_to("/etc/passwd")
+    (folder / "third").symlink_to(elsewhere)
+    found = read_folder(folder, SIZE)
+    assert found.class_names == ("first", "second", "third")
+    assert found.n_outside == 1 + len(list(elsewhere.iterdir()))
+    assert [file.path.name for file in found.skipped] == ["hidden.png"]
+    (folder / "third").unlink()
+    safe = read_folder(folder, SIZE, links=False)
+    assert safe.n_outside == 0
+    assert first / "in.png" in safe.paths
+    assert [(file.path.name, file.reason) for file in safe.skipped] == [("hidden.png", OUTSIDE), ("out.png", OUTSIDE)]
+    (folder / "third").symlink_to(elsewhere)
+    with pytest.raises(UserError, match=f"third.*{OUTSIDE}"):
+        read_folder(folder, SIZE, links=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits its own memory, which only Linux enforces")

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from clom.cli.console import Console
-from clom.cli.options import Device
+from clom.cli.options import Device, Links
 
 if TYPE_CHECKING:
     from clom.data.folders import Skipped
@@ -34,6 +34,7 @@ def learn_command(
     seed: int | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     device: Device = "auto",
+    links: Links = True,
 ) -> None:
     """Teach a model the classes in a folder as one new task. Its outputs for earlier tasks stay bit-identical.
 
@@ -80,6 +81,7 @@ def learn_command(
             method=method,
             backbone=backbone,
             seed=seed,
+            links=links,
             listener=listener,
             device=machine.choose_device(device),
         )
@@ -118,6 +120,7 @@ def _show_plan(console: Console, model: Path, plan: LessonPlan) -> None:
         f"{plan.n_train} for training, {plan.n_validation} held out for validation.",
     )
     show_skipped(console, plan.skipped)
+    show_links(console, plan.n_outside)
     say(console, f"{model} stays unchanged until training is complete.")
 
 
@@ -132,6 +135,13 @@ def show_skipped(console: Console, skipped: Sequence[Skipped]) -> None:
         say(console, f"  {readable(str(file.path))}: {file.reason}")
     if len(skipped) > _MOST_LISTED:
         say(console, f"  and {len(skipped) - _MOST_LISTED} more")
+
+
+def show_links(console: Console, n_outside: int) -> None:
+    """Say how many files were read from outside of the folder that was named."""
+    if n_outside:
+        files = "1 photo is a link to a file" if n_outside == 1 else f"{n_outside} photos are links to files"
+        say(console, f"{files} outside the folder; --no-links skips such links.")
 
 
 def show_lesson(console: Console, model: Path, lesson: Lesson) -> None:

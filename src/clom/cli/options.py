@@ -24,4 +24,10 @@ Compile = Annotated[
         "rounding.",
     ),
 ]
+Links = Annotated[
+    bool,
+    Parameter(
+        name="--links", negative="--no-links", help="Read links in a folder that lead to files outside of it, as usual."
+    ),
+]
 Allowance = Annotated[str, Parameter(name="--allowance")]

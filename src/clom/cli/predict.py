@@ -16,8 +16,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from clom.cli.console import Console
-from clom.cli.learn import say, show_skipped
-from clom.cli.options import Device
+from clom.cli.learn import say, show_links, show_skipped
+from clom.cli.options import Device, Links
 from clom.errors import DataError, UserError
 from clom.ood.rejection import FALSE_REJECTION
 
@@ -42,6 +42,7 @@ def predict_command(
     csv: Path | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     device: Device = "auto",
+    links: Links = True,
 ) -> None:
     """Classify photos, or report them as unknown to the model.
 
@@ -68,13 +69,13 @@ def predict_command(
     threads
         Number of CPU threads; by default one per core.
     """
-    from clom.data.finding import find_files
+    from clom.data.finding import find_files, linked
 
     source = _Model(model, threads, device) if url is None else _Server(url, token)
     images = images if url is None else (str(model), *images)
     if not images:
         raise UserError("No photos given. Name them after the model: clom predict MODEL PHOTO ...")
-    files, skipped = find_files(images)
+    files, skipped = find_files(images, links)
     console, notes = Console(), Console(stderr=True)
     answered: Answered = []
     for batch in source.answers(files, skipped, task, top, false_rejection):
@@ -84,6 +85,7 @@ def predict_command(
     if json:
         print(_as_json(url or str(model), answered, skipped, false_rejection))
     show_skipped(notes, skipped)
+    show_links(notes, len(linked(files, images)))
     if not answered:
         raise UserError(f"None of {len(skipped)} files could be read as an image.")
     if csv is not None:

@@ -27,6 +27,9 @@ _SYSTEM_FILES = {
 }  # what systems leave in folders of pictures; hidden files are passed over, too
 
 
+OUTSIDE = "a link to a file outside the folder"
+
+
 @dataclass(frozen=True)
 class Skipped:
     """A file that could not be read, and why."""
@@ -43,6 +46,8 @@ class Pictures:
     images: Images
     paths: tuple[Path, ...]
     skipped: tuple[Skipped, ...]
+    n_outside: int = 0
+    """How many of the pictures are links to files outside the folder."""
 
     def task(self, name: str, validation: float = 0.2, seed: int = 0) -> Task:
         """The pictures as a task, with the share `validation` of each class (at least one picture) held out."""
@@ -62,31 +67,49 @@ def read_folder(
     *,
     least_images: int = 5,
     least_classes: int = 2,
+    links: bool = True,
     on_classes: Callable[[tuple[str, ...]], None] | None = None,
     on_file: Callable[[int, int], None] | None = None,
 ) -> Pictures:
     """All pictures of `folder/class/file` as RGB squares of `size` pixels.
 
     `on_classes` is called with the class names before any picture is read, and may raise; `on_file` is called with the
-    numbers of processed and total files after each one. Raises a `UserError` for too few classes or pictures.
+    numbers of processed and total files after each one. Links to files outside the folder are followed and counted, or
+    skipped if `links` is False. Raises a `UserError` for too few classes or pictures.
     """
     classes, skipped = _classes(folder, least_classes)
     if on_classes is not None:
         on_classes(tuple(classes))
     files = [(path, label) for label, inside in enumerate(classes.values()) for path in inside]
-    pixels, labels, paths = list[Tensor](), list[int](), list[Path]()
+    pixels, labels, paths, n_outside = list[Tensor](), list[int](), list[Path](), 0
     for done, (path, label) in enumerate(files, start=1):
+        outside = leads_outside(path, folder)
         try:
+            if outside and not links:
+                raise DataError(OUTSIDE)
             pixels.append(read_picture(path, size))
             labels.append(label)
             paths.append(path)
+            n_outside += outside
         except DataError as problem:
             skipped.append(Skipped(path, str(problem)))
         if on_file is not None:
             on_file(done, len(files))
     _check_amounts(folder, tuple(classes), labels, skipped, least_images)
     images = Images(torch.stack(pixels), torch.tensor(labels))
-    return Pictures(tuple(classes), images, tuple(paths), tuple(sorted(skipped, key=lambda file: str(file.path))))
+    ordered = tuple(sorted(skipped, key=lambda file: str(file.path)))
+    return Pictures(tuple(classes), images, tuple(paths), ordered, n_outside)
+
+
+def leads_outside(path: Path, folder: Path) -> bool:
+    """Whether a file in a folder is really elsewhere, through a link on the way to it."""
+    steps = (path, *path.parents)[: len(path.parts) - len(folder.parts)]
+    if not any(step.is_symlink() for step in steps):
+        return False
+    try:
+        return not path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a link to itself
+        return True
 
 
 def picture_files(folder: Path) -> list[Path]:

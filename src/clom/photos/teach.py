@@ -45,6 +45,8 @@ class LessonPlan:
     n_train: int
     n_validation: int
     skipped: tuple[Skipped, ...]
+    n_outside: int = 0
+    """Pictures that are links to files outside the folder."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,15 @@ def teach(
     method: str | None = None,
     backbone: str | None = None,
     seed: int | None = None,
+    links: bool = True,
     listener: Listener | None = None,
     device: torch.device | None = None,
 ) -> Lesson:
     """Add the classes of `source` as one task to the model at `path`, which is created if it does not exist.
 
     The file is replaced atomically at the end; the same call resumes an interrupted training. `method`, `backbone` and
-    `seed` configure a new model and must match an existing one. A lock admits one process at a time.
+    `seed` configure a new model and must match an existing one. Without `links`, pictures that are links to files
+    outside the folder are skipped. A lock admits one process at a time.
     """
     listener = listener or Listener()
     with Lock(path):
@@ -106,7 +110,7 @@ def teach(
         learner = make_learner(method, backbone, seed) if created else _open(path, method, backbone, seed)
         move(learner, device or torch.device("cpu"))
         name = name or _default_name(learner, source)
-        pictures = _pictures(source, learner, name, listener)
+        pictures = _pictures(source, learner, name, listener, links)
         lesson = _learn(learner, pictures, name, listener, partial(checkpoints_for_model, path))
         save_unless_replaced(path, learner, before)
         shutil.rmtree(lesson_folder(path), ignore_errors=True)
@@ -135,11 +139,11 @@ def learn_pictures(learner: Method, pictures: Pictures, name: str) -> Lesson:
     return _learn(learner, pictures, name, Listener())
 
 
-def _pictures(source: Source, learner: Method, name: str, listener: Listener) -> Pictures:
+def _pictures(source: Source, learner: Method, name: str, listener: Listener, links: bool) -> Pictures:
     """The images to learn. Known tasks and classes are rejected before any file is decoded."""
     size, check = learner.image_shape[-1], partial(check_new, learner, name)
     if isinstance(source, Path):
-        return read_folder(source, size, on_classes=check, on_file=listener.on_file)
+        return read_folder(source, size, links=links, on_classes=check, on_file=listener.on_file)
     pictures = source(size)
     check(pictures.class_names)
     return pictures
@@ -156,7 +160,8 @@ def _learn(
     train, validation = (resized_images(images, learner.image_shape) for images in (task.train, task.validation))
     task = replace(task, train=train, validation=validation)
     if listener.on_plan is not None:
-        listener.on_plan(LessonPlan(name, task.class_names, len(train), len(validation), pictures.skipped))
+        left_out = pictures.skipped, pictures.n_outside
+        listener.on_plan(LessonPlan(name, task.class_names, len(train), len(validation), *left_out))
     started = time.perf_counter()
     learner.learn(task, TrainingContext(listener.on_step, checkpoints_of(learner, task) if checkpoints_of else None))
     record, accuracy_among_all = examine(learner, task)
