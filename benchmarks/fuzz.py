@@ -29,9 +29,21 @@ KINDS = ("read", "refused", *FAULTS)
 
 
 def all_readers() -> list[Reader]:
-    from benchmarks.bad import arrays, checkpoints, idx, models, pickles, pictures, records, settings, trees
+    from benchmarks.bad import (
+        arrays,
+        checkpoints,
+        connections,
+        idx,
+        models,
+        pickles,
+        pictures,
+        records,
+        runs,
+        settings,
+        trees,
+    )
 
-    parts = (idx, pickles, arrays, trees, pictures, settings, records, models, checkpoints)
+    parts = (idx, pickles, arrays, trees, pictures, settings, records, runs, models, checkpoints, connections)
     return [reader for part in parts for reader in part.readers()]
 
 

@@ -187,7 +187,8 @@ def _endless(method: Method) -> Method:
 
 
 @contextmanager
-def server(path: Path, threads: int) -> Iterator[Client]:
+def server(path: Path, threads: int) -> Iterator[tuple[Client, int]]:
+    """A client and the process id."""
     command = [sys.executable, "-m", "clom", "serve", str(path), "--port", "0", "--threads", str(threads)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -203,7 +204,7 @@ def server(path: Path, threads: int) -> Iterator[Client]:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.1)
-        yield client
+        yield client, process.pid
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(30)
@@ -214,7 +215,7 @@ def measure(name: str, photos: Path, folder: Path, options: argparse.Namespace) 
     path = folder / f"{name.replace(', ', '-').replace(' ', '')}.safetensors"
     exam = prepare(MODELS[name][1], photos, path)
     one, many = Tally(), Tally()
-    with server(path, options.threads) as client:
+    with server(path, options.threads) as (client, _):
         host, _, port = client.url.removeprefix("http://").partition(":")
         place = host, int(port)
         stars = sorted((photos / "shapes" / "stars").iterdir())
@@ -305,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about = machine.describe()
     load = before, os.getloadavg()[0]
     content = {"machine": about, "load_average": load, "seconds": options.seconds, "models": found}
-    write_atomically(options.out / "serving.json", json.dumps(content, indent=2).encode())
+    write_atomically(options.out / "serving.json", json.dumps(content, indent=2).encode())  # then benchmarks.attack
     write_atomically(options.out / "serving.md", page(found, about, load, options.seconds).encode())
 
 

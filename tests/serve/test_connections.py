@@ -144,6 +144,20 @@ def test_a_header_without_end_is_refused(client: Client) -> None:
         assert sent < 10_000_000
 
 
+@pytest.mark.parametrize("after", [b"zz\r\n", b"5\r\nabcdefgh\r\n"], ids=["size", "length"])
+def test_a_broken_body_is_no_error_of_the_server(
+    after: bytes, client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Each would be a traceback in the log, as long as somebody sends them."""
+    head = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(client, head) as broken:
+        time.sleep(0.1)  # until the application waits for the body
+        broken.sendall(after)
+        assert broken.recv(65536).startswith(b"HTTP/1.1 400")
+    assert client.predict(write_pictures(tmp_path, "red", 1))["answers"]
+    assert [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+
+
 def resident_bytes(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

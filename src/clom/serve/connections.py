@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -124,6 +125,17 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.waits_for in (Waiting.UPLOAD, Waiting.ANSWER):
             self._header_since = None
+
+    def send_400_response(self, msg: str) -> None:
+        """The client broke the protocol. If that was in the middle of a request, the application must not answer, too:
+        that would be an error of the server, with a traceback in its log for everybody who wants one."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
 
     @property
     def waits_for(self) -> Waiting:
