@@ -224,8 +224,8 @@ def page(found: Sequence[dict[str, Any]], about: dict[str, Any], load: Sequence[
         f"`python -m benchmarks.attack`: {first['connections']} honest clients ask, half of them on a new connection "
         f"each time, for {first['seconds']:.0f} s in quiet and as long while {first['half_open']} connections stay "
         f"half-open and {first['stalled_uploads']} uploads of {UPLOAD // 10**6} MB stall. Those that the server ends "
-        "are made again at once; they come from the address of the honest clients. Rounds of both kinds take turns, since other work "
-        f"runs on the machine. Model: {first['about']}.",
+        "are made again at once; they come from the address of the honest clients. Rounds of both kinds take turns, "
+        f"since other work runs on the machine. Model: {first['about']}.",
         "",
         f"{about['processor']}, {about['cores']} cores; load average {load[0]:.1f} before and {load[1]:.1f} after.",
         "",

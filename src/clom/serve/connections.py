@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\nRetry-After: 5\r\n\r\n"
@@ -129,7 +129,7 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """The client broke the protocol. If that was in the middle of a request, the application must not answer, too:
         that would be an error of the server, with a traceback in its log for everybody who wants one."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.waits_for in (Waiting.UPLOAD, Waiting.ANSWER):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -139,11 +139,12 @@ class Connection(H11Protocol):
 
     @property
     def waits_for(self) -> Waiting:
-        if self.cycle is None:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, whatever its type says
+        if cycle is None:
             return Waiting.FIRST_REQUEST
-        if self.cycle.response_complete:
+        if cycle.response_complete:
             return Waiting.NEXT_REQUEST
-        return Waiting.UPLOAD if self.cycle.more_body and not self.flow.read_paused else Waiting.ANSWER
+        return Waiting.UPLOAD if cycle.more_body and not self.flow.read_paused else Waiting.ANSWER
 
     @property
     def silent(self) -> bool:

@@ -101,8 +101,12 @@ def test_cancelling_twice_spares_the_next_lesson(tmp_path: Path, monkeypatch: py
 def test_a_cancelled_thread_is_waited_for() -> None:
     done = threading.Event()
 
+    def work() -> None:
+        done.wait(0.3)
+        done.set()
+
     async def check() -> None:
-        task = asyncio.create_task(running._in_thread(lambda: (done.wait(0.3), done.set())[1]))
+        task = asyncio.create_task(running._in_thread(work))
         await asyncio.sleep(0.05)
         task.cancel()
         await asyncio.wait([task])
