@@ -136,7 +136,10 @@ async def honest_client(
             else:
                 said = json.loads(body)
                 tally.told.append((said["model"], question, said["answers"][0]["guesses"][0]))
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, TimeoutError, asyncio.IncompleteReadError) as problem:
+            print(
+                f"failed after {time.perf_counter() - started:.2f} s, new connection: {fresh}: {problem!r}", flush=True
+            )
             tally.failed += 1
             if streams is not None:
                 streams[1].close()

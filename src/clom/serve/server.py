@@ -5,6 +5,7 @@ Tested by tests/serve/test_connections.py.
 
 from __future__ import annotations
 
+import socket
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,18 @@ from clom.serve.connections import Connection, ConnectionLimits, Connections
 from clom.serve.service import Service
 
 _LONGEST_HEADER = 32_000
+_ACCEPTED_AT_ONCE = 32
+_WAITING = 2048
+
+
+class Server(uvicorn.Server):
+    """Accepts few connections at once, so that what they send is read before many others come, which might end one that
+    has not said anything yet; those that wait do so in the system."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(_WAITING)  # asyncio takes both numbers from `backlog`
 
 
 def make_server(service: Service, limits: ConnectionLimits | None = None, **options: Any) -> uvicorn.Server:
@@ -25,9 +38,10 @@ def make_server(service: Service, limits: ConnectionLimits | None = None, **opti
         "log_level": "error",  # a warning about every invalid request would let anybody fill the disk
         "access_log": False,
         "server_header": False,
+        "backlog": _ACCEPTED_AT_ONCE,
         "h11_max_incomplete_event_size": _LONGEST_HEADER,
         "timeout_keep_alive": connections.limits.idle_seconds,
         "timeout_graceful_shutdown": 2,
         "ws": "none",
     }
-    return uvicorn.Server(uvicorn.Config(make_app(service), **(usual | options)))
+    return Server(uvicorn.Config(make_app(service), **(usual | options)))
