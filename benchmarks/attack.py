@@ -18,9 +18,12 @@ import random
 import socket
 import statistics
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -39,8 +42,10 @@ HALF_OPEN, STALLED = 505, 26
 UPLOAD = 60_000_000
 MOST = 2.0
 """How many times as long the slowest hundredth may take under attack."""
+_THREADS = 4
 PAUSES = (0.0, 0.5)
 """Seconds from question to question of a client: on a server that is fully busy, and on one that is not."""
+_ZEROS = bytes(UPLOAD)
 _HEAD = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n"
 BEGIN, END = "<!-- attack:begin -->", "<!-- attack:end -->"
 
@@ -48,30 +53,48 @@ BEGIN, END = "<!-- attack:begin -->", "<!-- attack:end -->"
 # ------------------------------------------------------------------------------------------------------------ attackers
 
 
+class Attackers:
+    """All attacking connections. Those that the server ends are made again at once."""
+
+    def __init__(self, place: tuple[str, int]) -> None:
+        self.place, self.active, self.made = place, threading.Event(), Counter[str]()
+        shares = [range(start, HALF_OPEN, _THREADS) for start in range(_THREADS)]
+        work = [partial(self._keep_half_open, share) for share in shares] + [self._keep_stalled] * STALLED
+        for each in work:
+            threading.Thread(target=each, daemon=True).start()
+
+    def _keep_half_open(self, share: range) -> None:
+        draw = random.Random(share.start)
+        opened: dict[int, socket.socket | None] = dict.fromkeys(share)
+        while True:
+            if not self.active.is_set():
+                _close(*opened.values())
+                opened = dict.fromkeys(share)
+                self.active.wait()
+            for number, connection in opened.items():
+                if self.active.is_set() and (connection is None or _is_closed(connection)):
+                    opened[number] = _half_open(self.place, draw)
+                    self.made["half-open"] += 1
+            time.sleep(0.05)
+
+    def _keep_stalled(self) -> None:
+        while self.active.wait():
+            connection = _stalled(self.place)
+            self.made["stalled"] += 1
+            while self.active.is_set() and connection is not None and not _is_closed(connection):
+                time.sleep(0.05)
+            _close(connection)
+
+
 def attack(place: tuple[str, int], control: Connection) -> None:
-    """Keep all attacking connections open while told to; those that the server ends are made again at once."""
-    draw, made = random.Random(0), 0
-    opened: dict[int, socket.socket | None] = dict.fromkeys(range(HALF_OPEN + STALLED))
-    active = False
-    while True:
-        while control.poll(0 if active else None):
-            word = control.recv()
-            if word == "end":
-                return
-            active = word == "go"
-            if not active:
-                for connection in opened.values():
-                    if connection is not None:
-                        connection.close()
-                opened = dict.fromkeys(opened)
-                control.send(made)
-        for number, connection in opened.items():
-            if connection is None or _is_closed(connection):
-                opened[number] = _half_open(place, draw) if number < HALF_OPEN else _stalled(place)
-                made += 1
-                if control.poll():
-                    break
-        time.sleep(0.05)
+    """Attack when told to, until told to end; every pause is answered with how many connections were made so far."""
+    attackers = Attackers(place)
+    while (word := control.recv()) != "end":
+        if word == "go":
+            attackers.active.set()
+        else:
+            attackers.active.clear()
+            control.send(dict(attackers.made))
 
 
 def _half_open(place: tuple[str, int], draw: random.Random) -> socket.socket | None:
@@ -86,14 +109,21 @@ def _stalled(place: tuple[str, int]) -> socket.socket | None:
     return _connected(place, head.encode() + bytes(UPLOAD))
 
 
-def _connected(place: tuple[str, int], content: bytes) -> socket.socket | None:
+def _connected(place: tuple[str, int], *content: bytes) -> socket.socket | None:
     with suppress(OSError):
         connection = socket.create_connection(place, 5)
         with suppress(OSError):
-            connection.sendall(content)
+            for part in content:
+                connection.sendall(part)
         connection.setblocking(False)
         return connection
     return None
+
+
+def _close(*connections: socket.socket | None) -> None:
+    for connection in connections:
+        if connection is not None:
+            connection.close()
 
 
 def _is_closed(connection: socket.socket) -> bool:
@@ -166,7 +196,7 @@ async def ask_for(place: tuple[str, int], pictures: Sequence[bytes], n: int, sec
 
 
 def measure(path: Path, exam: Exam, pause: float, options: argparse.Namespace) -> dict[str, Any]:
-    quiet, attacked, ratios, memory, made = Tally(), Tally(), list[float](), list[float](), 0
+    quiet, attacked, ratios, memory, made = Tally(), Tally(), list[float](), list[float](), dict[str, int]()
     seconds = options.seconds / ROUNDS
     with server(path, options.threads) as (client, process):
         host, _, port = client.url.removeprefix("http://").partition(":")
@@ -178,7 +208,7 @@ def measure(path: Path, exam: Exam, pause: float, options: argparse.Namespace) -
         for number in range(ROUNDS):
             calm = asyncio.run(ask_for(place, exam.pictures, options.connections, seconds, pause))
             control.send("go")
-            time.sleep(1.0)
+            time.sleep(2.0)
             stormy = asyncio.run(ask_for(place, exam.pictures, options.connections, seconds, pause))
             memory.append(resident(process))
             control.send("pause")
@@ -197,7 +227,8 @@ def measure(path: Path, exam: Exam, pause: float, options: argparse.Namespace) -
         "pause_seconds": pause,
         "half_open": HALF_OPEN,
         "stalled_uploads": STALLED,
-        "attacking_connections": made,
+        "half_open_made": made["half-open"],
+        "stalled_made": made["stalled"],
         "seconds": options.seconds,
         "quiet": quiet.to_json(exam),
         "attacked": attacked.to_json(exam),
@@ -246,7 +277,8 @@ def page(found: Sequence[dict[str, Any]], about: dict[str, Any], load: Sequence[
         rounds = ", ".join(f"{ratio:g}" for ratio in each["p99_ratio_by_round"])
         lines.append(
             f"Asking {asks}: p99 under attack is **{each['p99_ratio']}x** that in quiet (by round: {rounds}); the aim "
-            f"is {MOST:g}x. {each['attacking_connections']} attacking connections were made. The server took at most "
+            f"is {MOST:g}x. {each['half_open_made']} half-open connections and {each['stalled_made']} stalled uploads "
+            "were made. The server took at most "
             f"{each['most_memory_mb']} MB, and {each['memory_afterwards_mb']} MB afterwards.  "
         )
     return "\n".join([*lines, END, ""])
