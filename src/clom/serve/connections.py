@@ -23,9 +23,11 @@ _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Le
 class ConnectionLimits:
     """Limits of the connections of one server."""
 
-    at_once: int = 400
-    per_address: int = 200
+    at_once: int = 800
+    per_address: int = 600
     """Of one IPv4 address or one IPv6 network of 64 bits."""
+    crowd: int = 200
+    """Connections of one address, from which on those that keep the server waiting make room for new ones."""
     header_seconds: float = 10.0
     """From the connection, or from the first byte of a further request, to the end of the request's header."""
     idle_seconds: float = 5.0
@@ -33,7 +35,7 @@ class ConnectionLimits:
     write_seconds: float = 30.0
     """While the client accepts nothing of a response."""
     silent_seconds: float = 1.0
-    """After which an upload counts as stalled, if room is needed."""
+    """After which a connection may be closed to make room: an honest client has sent its request by then."""
 
 
 class Waiting(IntEnum):
@@ -53,10 +55,10 @@ class Connections:
 
     def admit(self, connection: Connection) -> bool:
         """Add a connection; False if there is no room for it."""
-        own = self._open.get(connection.address, {})
-        if len(own) >= self.limits.per_address and not self._make_room([own]):
+        own, limits = self._open.get(connection.address, {}), self.limits
+        if len(own) >= limits.crowd and not self._make_room([own]) and len(own) >= limits.per_address:
             return False
-        if self._count >= self.limits.at_once and not self._make_room(list(self._open.values())):
+        if self._count >= limits.at_once and not self._make_room(list(self._open.values())):
             return False
         self._open.setdefault(connection.address, {})[connection] = None
         self._count += 1
@@ -77,7 +79,7 @@ class Connections:
         for kind in (Waiting.FIRST_REQUEST, Waiting.UPLOAD, Waiting.NEXT_REQUEST):
             for group in sorted(groups, key=len, reverse=True):
                 for connection in group:
-                    if connection.waits_for is kind and (kind is not Waiting.UPLOAD or connection.silent):
+                    if connection.waits_for is kind and connection.silent:
                         self.remove(connection)
                         connection.transport.abort()
                         return True
@@ -148,7 +150,9 @@ class Connection(H11Protocol):
 
     @property
     def silent(self) -> bool:
-        return self.loop.time() - self._last > self._connections.limits.silent_seconds
+        """Whether it has kept the server waiting for a moment; for a header, also if that comes byte by byte."""
+        since = self._last if self._header_since is None else self._header_since
+        return self.loop.time() - since > self._connections.limits.silent_seconds
 
     def is_late(self, now: float) -> bool:
         """Whether the client took too long to send a header, or to accept a response. Between two requests uvicorn

@@ -11,6 +11,7 @@ from typing import Any
 
 import uvicorn
 
+from clom import machine
 from clom.serve.app import make_app
 from clom.serve.connections import Connection, ConnectionLimits, Connections
 from clom.serve.service import Service
@@ -33,6 +34,7 @@ class Server(uvicorn.Server):
 def make_server(service: Service, limits: ConnectionLimits | None = None, **options: Any) -> uvicorn.Server:
     """The server of a model; `options` are passed to uvicorn."""
     connections = Connections(limits)
+    machine.allow_open_files(4 * connections.limits.at_once)  # an upload has a temporary file, too
     usual: dict[str, Any] = {
         "http": partial(Connection, connections),
         "log_level": "error",  # a warning about every invalid request would let anybody fill the disk
