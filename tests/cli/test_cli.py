@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -100,7 +102,6 @@ def clom(capsys: pytest.CaptureFixture[str]) -> Clom:
         (["list", "methds"], ["methds", "methods"]),
         (["import-authors", "absent.model"], ["absent.model"]),
         (["scores", "nowhere"], ["nowhere", "config.yaml", "clom run"]),
-        (["scores", "nowhere", "--rejection", "1.5"], ["rejection"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -353,7 +354,64 @@ def test_doctor(clom: Clom, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert outcome.code == 0, outcome.err
     assert f"{machine.cores()} cores" in outcome.out
     assert "2.0 h" in outcome.out
-    rows = {name: next(line for line in outcome.out.splitlines() if f" {name} " in line) for name in experiment_names()}
+    lines = outcome.out.splitlines()
+    rows = {name: next(line for line in lines if line.split()[:1] == [name]) for name in experiment_names()}
     assert "found" in rows["digits-5t"]
     assert "found" in rows["mnist-5t"]
     assert "missing" in rows["cifar10-5t"]
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = clom("doctor", "--data", str(elsewhere / "data")).out.splitlines()
+    assert [name for name in experiment_names() if not any(line.split()[:1] == [name] for line in lines)] == []
+    about = json.loads(clom("doctor", "digits-5t", "--json").out)
+    assert about["cores"] == machine.cores()
+    (row,) = about["experiments"]
+    assert (row["experiment"], row["data"]) == ("digits-5t", True)
+    assert row["seconds"] == {"smoke": 7200.0, "cpu": 7200.0, "paper": 7200.0}
+    assert row["multiply_adds"]["cpu"] > 1e9
+    assert "Did you mean 'digits-5t'" in clom("doctor", "digit-5t").err
+
+
+def test_doctor_measures_with_the_threads_of_a_run(clom: Clom, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: asked.append(threads))
+    monkeypatch.setattr(estimate, "measure", lambda config, shape, device: estimate.Rates(1.0, 1.0, 1.0))
+    about = machine.describe() | {"cores": 2, "threads": 2}
+    monkeypatch.setattr(machine, "describe", lambda: about)
+    monkeypatch.setattr(os, "getloadavg", lambda: (7.5, 1.0, 1.0))
+    assert "The machine is busy (load 7.5 on 2 cores)" in clom("doctor", "digits-5t", "--threads", "1").out
+    assert asked == [1]
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 1.0, 1.0))
+    assert "busy" not in clom("doctor", "digits-5t").out
+
+
+def test_help_shows_what_stands_in_angle_brackets(clom: Clom, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in COMMANDS:
+        module = importlib.import_module(f"clom.cli.{command.replace('-', '_')}")
+        text = getattr(module, f"{command.replace('-', '_')}_command").__doc__ or ""
+        shown = "".join(line.strip("│ ") for line in clom(command, "--help").out.splitlines())
+        wanted = [word.strip("`.,;") for word in text.split() if "<" in word]
+        assert [word for word in wanted if word not in shown] == []
+    assert "runs/<experiment>-<method>-<budget>-s<seed>" in "".join(
+        line.strip("│ ") for line in clom("run", "--help").out.splitlines()
+    )
+
+
+def test_no_color(clom: Clom, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bold type is not a colour; everything else is left out."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    colour = re.compile(r"\x1b\[[0-9;]*3[0-7]m|\x1b\[38;")
+    assert colour.search(clom("run", "--help").out)
+    monkeypatch.setenv("NO_COLOR", "1")
+    for arguments in (["run", "--help"], ["list"], ["list", "methods", "--long"]):
+        assert not colour.search(clom(*arguments).out)
+
+
+def test_shell_completion(clom: Clom, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(elsewhere))
+    outcome = clom("--install-completion", "--shell", "bash", "--output", "completion.sh")
+    assert outcome.code == 0, outcome.err
+    script = (elsewhere / "completion.sh").read_text()
+    assert all(name in script for name in COMMANDS)
+    assert all(option in script for option in ("--checkpoint-every", "--track", "tensorboard"))

@@ -29,17 +29,20 @@ def test_both_options_are_plain_texts() -> None:
     "command",
     [
         QUICK,
-        ["predict", "no.model", "photo.jpg"],
+        ["predict", "some.model", "photo.jpg"],
         ["learn", "a.model", "photos"],
-        ["report", "runs/none"],
-        ["export", "no.model", "out.pt2"],
+        ["report", "run"],
+        ["export", "some.model", "out.pt2"],
     ],
 )
 def test_a_device_that_is_not_there(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("clom.storage.model_file.load_model", lambda path: None)
+    for folder in ("photos", "run"):
+        (tmp_path / folder).mkdir()
+    for file in ("some.model", "photo.jpg", "run/config.yaml"):
+        (tmp_path / file).touch()
     said = refusal([*command, "--device", "gpu"], capsys)
     assert "There is no device 'gpu'" in said
     assert "cpu" in said

@@ -39,7 +39,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
     monkeypatch.setattr(figures, "draw_run", no_picture)
     monkeypatch.setattr(Cell, "run", in_this_process)
-    monkeypatch.setattr(estimate, "_SIZES", (1,))
+    monkeypatch.setattr(estimate, "_SECONDS", 0.0)
     return tmp_path
 
 

@@ -182,16 +182,16 @@ def test_the_list_says_where_things_come_from(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert clom("list", "methods") == 0
-    assert "from" not in capsys.readouterr().out.splitlines()[1]
+    assert "from" not in capsys.readouterr().out.splitlines()[0]
     code = METHOD.replace(
         "class Mine", '@clom.register_method("mine", title="MINE: my own", keeps="mean images")\nclass Mine'
     )
     write(elsewhere, "my_file.py", code)
     install(tmp_path / "site", "ruins", "0.1", "1 / 0", {"clom.methods": {"ruin": "ruins:Ruin"}})
     monkeypatch.syspath_prepend(tmp_path / "site")
-    assert clom("list", "methods", "--plugin=my_file.py") == 0
+    assert clom("list", "methods", "--plugin=my_file.py", "--long") == 0
     shown = capsys.readouterr().out
-    assert shown.splitlines()[1].split()[-2] == "from"
+    assert shown.splitlines()[0].split()[-1] == "from"
     assert [
         word
         for word in ("MINE: my own", "mean images", "file my_file.py", "built in", "ZeroDivisionError")
@@ -207,7 +207,7 @@ def test_other_lists_do_so_too(
     built_in = {name: entry for name, entry in NETS._entries.items() if entry.origin == "built in"}
     monkeypatch.setattr(NETS, "_entries", built_in)
     assert clom("list", what) == 0
-    assert "from" not in capsys.readouterr().out.splitlines()[1]
+    assert "from" not in capsys.readouterr().out.splitlines()[0]
     points = {"clom.networks": {"my-net": "bundle:MyNet"}, "clom.datasets": {"birds": "bundle:birds"}}
     code = f"{NETWORK}\ndef birds():\n    'Many birds.'\n"
     install(tmp_path / "site", "bundle", "0.1", code, points | {"clom.experiments": {"own": "bundle"}})
@@ -217,7 +217,7 @@ def test_other_lists_do_so_too(
         assert clom("list", what) == 0
     text = {"networks": "no description", "datasets": "Many birds.", "experiments": "Birds in four tasks"}[what]
     shown = capsys.readouterr().out.splitlines()
-    assert shown[1].split()[-2] == "from"
+    assert shown[0].split()[-1] == "from"
     assert [line for line in shown if text in line and "package bundle 0.1" in line]
     assert [line for line in shown if "built in" in line]
 

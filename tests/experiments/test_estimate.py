@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 
 import pytest
 
 from clom.experiments import estimate
 from clom.experiments.catalogue import experiment_names
 from clom.experiments.config import resolve
-from clom.experiments.estimate import Rates, Work, estimate_seconds, measure, multiply_adds, work_of
+from clom.experiments.estimate import Rates, Work, estimate_seconds, measure, multiply_adds, timed_images, work_of
 from clom.learning.progress import Progress
 
 FOR_EVER = float("inf")  # a rate at which a phase takes no time
@@ -53,39 +53,65 @@ def test_multiply_adds_by_hand() -> None:
 
 
 def test_every_budget_of_an_experiment_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "_SIZES", (2,))
+    monkeypatch.setattr(estimate, "_SECONDS", 0.0)
     for budget in ("smoke", "cpu"):
         rates = measure(resolve("digits-5t", budget=budget), (1, 8, 8))
         assert 1 < rates.features < rates.answers < 1e7
         assert rates.head > 1
 
 
-def test_a_small_network_is_measured_with_more_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-
-    def steps_of(seconds: float) -> Callable[[object, object, int, object], tuple[Rates, float]]:
-        def fake(config: object, shape: object, n_images: int, device: object) -> tuple[Rates, float]:
-            tried.append(n_images)
-            return Rates(n_images, 1, 1), seconds * n_images
-
-        return fake
-
-    monkeypatch.setattr(estimate, "_measure", steps_of(0.3))
-    assert measure(resolve("digits-5t"), (1, 8, 8)).features == 1
-    monkeypatch.setattr(estimate, "_measure", steps_of(0.001))
-    assert measure(resolve("digits-5t"), (1, 8, 8)).features == 32
-    assert tried == [1, 1, 4, 32]
+def test_a_batch_is_timed_or_as_much_of_it_as_takes_a_second() -> None:
+    digits, paper = resolve("digits-5t"), resolve("cifar10-5t", budget="paper")
+    assert timed_images(digits, 8) == digits.settings["learning"]["plan"]["batch"]
+    assert 1 <= timed_images(paper, 32) < paper.settings["learning"]["plan"]["batch"]
 
 
-def test_the_shortest_step_between_two_reports_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([10.0, 13.0, 15.0, 20.0, 20.5])
-    monkeypatch.setattr("time.perf_counter", lambda: next(now))
-    clock = estimate._Clock()
-    for phase in ("features", "features", "features", "head", "head"):
-        clock(Progress(0, phase, 1, 1, 1, 1, 0.0))
-    monkeypatch.undo()
+def test_short_steps_are_timed_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    for seconds, steps in ((0.5, 4), (0.02, 50), (1e-6, 100)):
+
+        def fake(*_: object, taken: float = seconds) -> tuple[Rates, float]:
+            tried.append(int(str(_[-1])))
+            return Rates(tried[-1], 1, 1), taken
+
+        monkeypatch.setattr(estimate, "_measure", fake)
+        assert measure(resolve("digits-5t"), (1, 8, 8)).features == steps
+    assert tried == [4, 4, 50, 4, 100]
+
+
+class Machine:
+    """A machine whose clocks are set by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall = self.processor = 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.wall)
+        monkeypatch.setattr(time, "process_time", lambda: self.processor)
+
+    def step(self, clock: estimate._Clock, phase: str, wall: float, processor: float) -> None:
+        self.wall += wall
+        self.processor += processor
+        clock(Progress(0, phase, 1, 1))
+
+
+def test_an_idle_machine_and_a_busy_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads compute 1 s each in every step of the first phase and 0.25 s in those of the second; on the busy
+    machine they wait as long, all of it in one step."""
+    for busy in (False, True):
+        machine, clock = Machine(monkeypatch), estimate._Clock(threads=2)
+        for phase, seconds in (("features", 1.0), ("head", 0.25)):
+            machine.step(clock, phase, 9.0, 1.0)  # warm-up, before the first report
+            for number in range(4):
+                waiting = 4 * seconds if busy and number == 2 else 0.0
+                machine.step(clock, phase, seconds + waiting, 2 * seconds)
+        assert clock.seconds("features") == pytest.approx(2.0 if busy else 1.0)
+        assert clock.seconds("head") == pytest.approx(0.5 if busy else 0.25)
+
+
+def test_on_an_accelerator_wall_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, clock = Machine(monkeypatch), estimate._Clock(threads=None)
+    for wall in (9.0, 3.0, 2.0, 2.0):
+        machine.step(clock, "features", wall, 0.001)
     assert clock.seconds("features") == 2.0
-    assert clock.seconds("head") == 0.5
 
 
 def test_every_experiment_has_an_estimate() -> None:

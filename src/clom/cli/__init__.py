@@ -25,12 +25,14 @@ COMMANDS = {
     "demo": "Learn the bundled digits task by task, in about two minutes.",
     "run": "Run an experiment: learn its tasks in sequence and evaluate after each.",
     "resume": "Resume an interrupted run.",
+    "watch": "Show a running run in the terminal: curves, capacity and time left.",
     "grid": "Execute all runs listed in a file, skipping finished ones.",
     "tune": "Search for a method's recipe on held-out training images.",
     "recipes": "Write the built-in recipes from recorded searches.",
     "record": "Add finished runs to the ledger.",
     "scores": "Compare OOD scores on a finished run.",
     "report": "Write an HTML report of finished runs.",
+    "compare": "Compare the results and settings of finished runs.",
     "table": "Show one of the paper's tables, filled from the ledger.",
     "figure": "Draw the paper's figures from the ledger, or figures of finished runs.",
     "results": "Write the results page from the ledger.",
@@ -55,6 +57,7 @@ def make_app() -> App:
     for name, purpose in COMMANDS.items():
         module = name.replace("-", "_")
         app.command(f"clom.cli.{module}:{module}_command", name=name, help=purpose)
+    app.register_install_completion_command(help="Install completion of commands and options for your shell.")
     return app
 
 

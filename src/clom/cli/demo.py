@@ -29,7 +29,7 @@ def demo_command(
     seed
         Random seed.
     out
-        Folder for this run; by default runs/digits-5t-clom-cpu-s<seed>.
+        Folder for this run; by default `runs/digits-5t-clom-cpu-s<seed>`.
     threads
         Number of CPU threads; by default one per core.
     """

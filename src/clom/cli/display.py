@@ -7,10 +7,12 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from clom.cli.console import Console
+from clom.errors import shorten
 from clom.reporting.labels import cil_label, work_label
 from clom.untrusted_text import printable
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from clom.learning.progress import Progress as Step
 
 _NEARLY_FULL = 0.98
+_BAR, _PERCENTAGE = 20, 7  # columns, with the spaces between them
 
 
 class Display:
@@ -31,8 +34,7 @@ class Display:
         self._pause = seconds_between_lines
         self._started = self._last_line = time.monotonic()
         self._first_fraction: float | None = None
-        columns = (BarColumn(), TextColumn("{task.percentage:3.0f}%"), TextColumn("{task.description}", markup=False))
-        self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._bar = progress_bar(console)
         self._bar_id = self._bar.add_task("starting", total=1.0) if self._bar else None
 
     def __enter__(self) -> Display:
@@ -52,11 +54,13 @@ class Display:
         if self._bar is None and now - self._last_line < self._pause:
             return
         self._last_line = now
-        loss = "" if math.isnan(step.loss) else f", loss {step.loss:.3f}"
-        text = printable(self._where(step) + loss + self.accuracy + self._time_left(fraction, now))
+        left, where = self._time_left(fraction, now), printable(self._where(step))
+        loss = "" if math.isnan(step.loss) else f"loss {step.loss:.3f}"
         if self._bar and self._bar_id is not None:
+            text = beside_bar(self.console, left, where, loss, self.accuracy)
             self._bar.update(self._bar_id, completed=fraction, description=text)
         else:
+            text = ", ".join(part for part in (where, loss, self.accuracy, left) if part)
             self.console.print(f"{100 * fraction:3.0f}%  {text}", highlight=False, soft_wrap=True)
 
     def _where(self, step: Step) -> str:
@@ -66,11 +70,11 @@ class Display:
         done = fraction - (self._first_fraction or 0.0)
         if done < 0.01:
             return ""
-        return f", {duration((now - self._started) / done * (1 - fraction))} left"
+        return f"{duration((now - self._started) / done * (1 - fraction))} left"
 
     def task_done(self, result: TaskResult, n_tasks: int) -> None:
         evaluation = result.evaluation
-        self.accuracy = f", so far TIL {100 * evaluation.til:.1f} CIL {100 * evaluation.preferred.cil:.1f}"
+        self.accuracy = f"so far TIL {100 * evaluation.til:.1f} CIL {100 * evaluation.preferred.cil:.1f}"
         self.console.print(
             f"Learned task {evaluation.n_tasks} of {n_tasks} in {duration(60 * result.minutes)}: over all tasks so far "
             f"TIL {100 * evaluation.til:.1f}, CIL {100 * evaluation.preferred.cil:.1f}",
@@ -88,6 +92,25 @@ class Display:
             )
 
 
+def progress_bar(console: Console) -> Progress | None:
+    """A bar, the percentage, and a text made with `beside_bar`; None unless the console is a terminal."""
+    percentage, text = ("{task.percentage:3.0f}%", "{task.description}")
+    texts = [TextColumn(content, markup=False, table_column=Column(no_wrap=True)) for content in (percentage, text)]
+    return Progress(BarColumn(_BAR), *texts, console=console, transient=True) if console.is_terminal else None
+
+
+def beside_bar(console: Console, *parts: str) -> str:
+    """As many of the parts as fit beside the bar, the first ones first; the first is cut if it does not fit."""
+    chosen, width = "", console.width - _BAR - _PERCENTAGE
+    for part in filter(None, parts):
+        longer = f"{chosen}, {part}" if chosen else part
+        if cell_len(longer) <= width:
+            chosen = longer
+        elif not chosen:
+            return set_cell_size(part, max(0, width - 1)) + "…"
+    return chosen
+
+
 class LessonDisplay(Display):
     """Progress of one task that is added to a model."""
 
@@ -100,7 +123,7 @@ class LessonDisplay(Display):
 
     def _where(self, step: Step) -> str:
         epoch = f", epoch {step.epoch}/{step.epochs}" if step.epochs > 1 else ""
-        return f"learning '{self._name}': {step.phase}{epoch}"
+        return f"learning '{shorten(self._name, 30)}': {step.phase}{epoch}"
 
 
 def duration(seconds: float) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from clom.cli.console import Console
-from clom.cli.options import Device
+from clom.cli.options import Device, ModelFile
 
 
-def export_command(model: Path, out: Path, *, task: str | None = None, device: Device = "cpu") -> None:
+def export_command(model: ModelFile, out: Path, *, task: str | None = None, device: Device = "cpu") -> None:
     """Export a model to a file that runs without clom: images in, class scores and an OOD score out.
 
     Parameters

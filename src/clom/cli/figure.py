@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from clom.cli.console import Console
+from clom.cli.options import DataFolder
 from clom.errors import UserError
 
 FIGURES = Literal["forgetting", "til-curves", "cil-curves", "augmentations", "capacity", "auc-grid", "scores"]
@@ -24,7 +25,7 @@ def figure_command(
     ledger: Path = Path("results/ledger.jsonl"),
     budget: str = "cpu",
     experiment: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    data: Path | None = None,
+    data: DataFolder | None = None,
 ) -> None:
     """Draw a figure as SVG and PNG: from the ledger (forgetting, til-curves, cil-curves), from finished runs (capacity,
     auc-grid, scores) or from an image (augmentations).

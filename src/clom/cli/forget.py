@@ -5,13 +5,12 @@ Tested by tests/cli/test_photos.py.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from clom.cli.console import Console
 from clom.cli.learn import say
+from clom.cli.options import ModelFile
 
 
-def forget_command(model: Path, task: str) -> None:
+def forget_command(model: ModelFile, task: str) -> None:
     """Remove a task from a model and free its units; the other tasks stay bit-identical.
 
     Parameters

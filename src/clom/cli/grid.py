@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from clom.cli.console import Console
 from clom.cli.learn import say
-from clom.cli.options import Allowance, Compile, Device, Precision
+from clom.cli.options import Allowance, Compile, DataFolder, Device, Precision, SettingsFile
 from clom.errors import UserError
 from clom.extras import require
 
@@ -27,10 +27,10 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def grid_command(
-    grid: Path,
+    grid: SettingsFile,
     *,
     out: Path = Path("runs"),
-    data: Path | None = None,
+    data: DataFolder | None = None,
     ledger: Path | None = None,
     jobs: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,

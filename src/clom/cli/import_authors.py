@@ -8,10 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from clom.cli.console import Console
+from clom.cli.options import SettingsFile
 
 
 def import_authors_command(
-    file: Path, *, out: Path | None = None, masks: Path | None = None, calibration: Path | None = None
+    file: SettingsFile,
+    *,
+    out: Path | None = None,
+    masks: SettingsFile | None = None,
+    calibration: SettingsFile | None = None,
 ) -> None:
     """Convert a checkpoint in the format of the paper's authors to a model file.
 

@@ -6,16 +6,16 @@ Tested by tests/cli/test_photos.py.
 from __future__ import annotations
 
 import json as json_format
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from clom.cli.console import Console
 from clom.cli.learn import say
+from clom.cli.options import Json, ModelFile
 
 
-def inspect_command(model: Path, *, json: bool = False) -> None:
+def inspect_command(model: ModelFile, *, json: Json = False) -> None:
     """Show a model's tasks, classes, training dates, photo counts and capacity.
 
     Parameters

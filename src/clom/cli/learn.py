@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from clom.cli.console import Console
-from clom.cli.options import Device, Links
+from clom.cli.options import ClassFolder, Device, Links
 
 if TYPE_CHECKING:
     from clom.data.folders import Skipped
@@ -26,7 +26,7 @@ _MOST_LISTED = 20
 
 def learn_command(
     model: Path,
-    folder: Path,
+    folder: ClassFolder,
     *,
     name: str | None = None,
     method: str | None = None,

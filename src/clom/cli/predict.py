@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from clom.cli.checks import any_exists, is_model
 from clom.cli.console import Console
 from clom.cli.learn import say, show_links, show_skipped
 from clom.cli.options import Device, Links
@@ -69,12 +70,15 @@ def predict_command(
     threads
         Number of CPU threads; by default one per core.
     """
-    from clom.data.finding import find_files, linked
-
-    source = _Model(model, threads, device) if url is None else _Server(url, token)
+    if url is None:
+        is_model(None, model)
     images = images if url is None else (str(model), *images)
     if not images:
         raise UserError("No photos given. Name them after the model: clom predict MODEL PHOTO ...")
+    any_exists(images)
+    from clom.data.finding import find_files, linked
+
+    source = _Model(model, threads, device) if url is None else _Server(url, token)
     files, skipped = find_files(images, links)
     console, notes = Console(), Console(stderr=True)
     answered: Answered = []

@@ -8,14 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from clom.cli.console import Console
+from clom.cli.options import DataFolder, RunFolder
 
 
 def record_command(
-    run: Path,
+    run: RunFolder,
     /,
-    *runs: Path,
+    *runs: RunFolder,
     memory: tuple[int, ...] = (),
-    data: Path | None = None,
+    data: DataFolder | None = None,
     ledger: Path = Path("results/ledger.jsonl"),
 ) -> None:
     """Add finished runs to the ledger, replacing existing rows of the same runs.

@@ -9,18 +9,18 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from clom.cli.console import Console
-from clom.cli.options import Device
+from clom.cli.options import DataFolder, Device, RunFolder
 
 if TYPE_CHECKING:
     from clom.reporting.report.page import Written
 
 
 def report_command(
-    run: Path,
+    run: RunFolder,
     /,
-    *runs: Path,
+    *runs: RunFolder,
     out: Path | None = None,
-    data: Path | None = None,
+    data: DataFolder | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     device: Device = "auto",
 ) -> None:

@@ -25,7 +25,7 @@ def results_command(
     out
         The results page.
     readme
-        A file with the lines <!-- results:begin --> and <!-- results:end -->; not changed if it has neither.
+        A file with the lines `<!-- results:begin -->` and `<!-- results:end -->`; not changed if it has neither.
     """
     from clom.experiments.ledger import read
     from clom.reporting.paper.tables import check_rows

@@ -8,32 +8,36 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from clom.cli.checks import check_run_request
 from clom.cli.console import Console
-from clom.cli.options import Allowance, Compile, Device, Precision
+from clom.cli.options import Allowance, Assignments, Compile, DataFolder, Device, Precision, SettingsFile, Track
 from clom.launch import read_launch
 
 if TYPE_CHECKING:
     from clom.experiments.allowance import Allowed
     from clom.experiments.config import RunConfig
+    from clom.experiments.task_result import TaskResult
 
 
 def run_command(
-    experiment: str,
+    experiment: str | None = None,
     *,
     method: str = "clom",
     budget: str = "cpu",
     seed: int = 0,
-    data: Path | None = None,
+    data: DataFolder | None = None,
     out: Path | None = None,
-    recipe: Path | None = None,
-    config: Path | None = None,
-    set: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = (),
+    recipe: SettingsFile | None = None,
+    config: SettingsFile | None = None,
+    set: Assignments = (),
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     deterministic: Annotated[bool, Parameter(negative=())] = False,
     checkpoint_every: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
@@ -41,6 +45,7 @@ def run_command(
     precision: Precision = "auto",
     compile: Compile = False,
     allowance: Allowance | None = None,
+    track: Track = (),
 ) -> None:
     """Run an experiment: learn its tasks in sequence and evaluate after each.
 
@@ -57,10 +62,8 @@ def run_command(
         smoke (seconds), cpu (minutes) or paper (the paper's settings).
     seed
         Random seed.
-    data
-        Folder with the data sets; by default CLOM_DATA or the download cache.
     out
-        Folder for this run; by default runs/<experiment>-<method>-<budget>-s<seed>.
+        Folder for this run; by default `runs/<experiment>-<method>-<budget>-s<seed>`.
     recipe
         YAML file with the method's settings: plain, or by experiment and budget as in the built-in recipes.
     config
@@ -77,6 +80,10 @@ def run_command(
         Training passes that the run may use, a number or `experiment` (the one in the experiment's file): a run that
         would use more does not start. By default, or with `none`, nothing is checked.
     """
+    from clom.reporting.tracking.tracker import check_trackers
+
+    experiment = check_run_request(experiment, method, budget, out)
+    check_trackers(track)
     from clom.experiments.allowance import parse_allowance
     from clom.experiments.config import parse_overrides, read_settings_file, resolve
     from clom.experiments.defaults import read_recipe_file
@@ -90,7 +97,7 @@ def run_command(
     suffix = f"-{hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:6]}" if changes else ""
     folder = out or Path("runs") / (resolved.run_name + suffix)
     allowed = parse_allowance(allowance, experiment, resolved.budget)
-    how = deterministic, checkpoint_every, device, precision, compile, allowed
+    how = deterministic, checkpoint_every, device, precision, compile, allowed, track
     show_run(Console(), resolved, folder, data, threads, *how)
 
 
@@ -106,6 +113,7 @@ def show_run(
     precision: str = "auto",
     compile: bool = False,
     allowance: Allowed | None = None,
+    track: Sequence[str] = (),
 ) -> None:
     """Execute a run with a progress display, and print its results."""
     from clom import machine
@@ -113,6 +121,9 @@ def show_run(
     from clom.experiments.distributed_run import load_stream, working_folder
     from clom.experiments.run import execute, is_finished
     from clom.reporting.figures.run_overview import draw_run
+    from clom.reporting.tracking.run_curves import track_task
+    from clom.reporting.tracking.tracker import TrackedRun, open_trackers
+    from clom.settings import flatten
     from clom.stopping import Stopped, StopRequest
     from clom.storage.checkpoints import SECONDS
 
@@ -131,9 +142,16 @@ def show_run(
                 return
             for note in stream.notes:
                 console.print(note, highlight=False, soft_wrap=True)
-            with StopRequest() as stop, Display(console, len(stream)) as display:
-                steps = display.step, display.task_done
-                result = execute(config, stream, place, *steps, every=every, stop=stop, allowance=passes, **how)
+            trackers = open_trackers(track, TrackedRun(folder.name, folder, flatten(config.model_dump(mode="json"))))
+
+            def task_done(task: TaskResult, n_tasks: int) -> None:
+                display.task_done(task, n_tasks)
+                if track:
+                    track_task(trackers, task, place)
+
+            with StopRequest() as stop, Display(console, len(stream)) as display, closing(trackers):
+                how |= {"every": every, "stop": stop, "allowance": passes, "on_values": trackers.scalars}
+                result = execute(config, stream, place, display.step, task_done, **how)
     except KeyboardInterrupt as request:
         console.print(
             f"Stopped. Progress is saved in {folder}; continue with the same command or 'clom resume {folder}'.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -12,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from clom.cli.console import Console
-from clom.cli.options import Device
+from clom.cli.options import DataFolder, Device, RunFolder
 from clom.ood.registry import PREDICTORS
 from clom.ood.rejection import FALSE_REJECTION
 
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def scores_command(
-    run: Path,
+    run: RunFolder,
     *,
-    data: Path | None = None,
+    data: DataFolder | None = None,
     external: str | None = None,
     score: Annotated[tuple[str, ...], Parameter(name="--score", negative=())] = (),
     predictor: Annotated[tuple[str, ...], Parameter(name="--predictor", negative=())] = (),

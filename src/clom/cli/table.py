@@ -5,9 +5,11 @@ Tested by tests/reporting/paper/test_tables.py.
 
 from __future__ import annotations
 
+import dataclasses
+import json as json_format
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.measure import Measurement
@@ -15,6 +17,7 @@ from rich.table import Table as Shown
 from rich.text import Text
 
 from clom.cli.console import Console
+from clom.cli.options import Json
 
 if TYPE_CHECKING:
     from clom.reporting.paper.table import Table
@@ -28,6 +31,7 @@ def table_command(
     budget: str = "cpu",
     experiment: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     format: Literal["console", "markdown", "latex", "csv"] = "console",
+    json: Json = False,
 ) -> None:
     """Show one of the paper's tables, filled from the ledger, with the paper's numbers in parentheses.
 
@@ -51,6 +55,9 @@ def table_command(
     rows = read(ledger)
     check_rows(rows, ledger)
     table = make_table(name, rows, budget, experiment)
+    if json:
+        print(json_format.dumps(as_json(table), indent=2))
+        return
     if format != "console":
         print(RENDERERS[format](table), end="")
         return
@@ -60,6 +67,23 @@ def table_command(
         console.print(part)
     for note in (EXPLANATION, *table.notes):
         console.print(note, highlight=False)
+
+
+def as_json(table: Table) -> dict[str, Any]:
+    """The numbers of the table, ours and the paper's, by line and column."""
+    return {
+        "title": table.title,
+        "columns": [{"group": column.group, "name": column.name} for column in table.columns],
+        "lines": [
+            {
+                "label": line.label,
+                "group": line.group,
+                "entries": [dataclasses.asdict(entry) for entry in line.entries],
+            }
+            for line in table.lines
+        ],
+        "notes": list(table.notes),
+    }
 
 
 def fitting(table: Table, console: Console) -> list[Shown]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from clom.cli.console import Console
-from clom.cli.options import Allowance, Device, Precision
+from clom.cli.display import beside_bar, duration, progress_bar
+from clom.cli.options import Allowance, DataFolder, Device, Precision
 from clom.errors import UserError
 from clom.extras import require
 
@@ -32,7 +32,7 @@ def tune_command(
     method: str = "clom",
     trials: Annotated[int, Parameter(validator=Number(gte=1))] = 6,
     jobs: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
-    data: Path | None = None,
+    data: DataFolder | None = None,
     out: Path | None = None,
     space: Path | None = None,
     two_phase: Annotated[tuple[str, ...], Parameter(name="--two-phase", negative=())] = (),
@@ -62,7 +62,7 @@ def tune_command(
     data
         Folder with the data sets; by default CLOM_DATA or the download cache.
     out
-        Folder for the search; by default runs/search-<experiment>-<method>. For all methods, the folder for all of
+        Folder for the search; by default `runs/search-<experiment>-<method>`. For all methods, the folder for all of
         their searches.
     space
         YAML file with the search space; by default that of the method's recipe.
@@ -184,8 +184,7 @@ class TrialsDisplay:
         self._left = sum((search.plan.trials - len(search.done)) * search.plan.n_tasks for search in searches)
         self._done, self._total = 0, self._left
         self._started = time.monotonic()
-        columns = (BarColumn(), TextColumn("{task.percentage:3.0f}%"), TextColumn("{task.description}"))
-        self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._bar = progress_bar(console)
         self._bar_id = self._bar.add_task("starting", total=max(1, self._total)) if self._bar else None
 
     def __enter__(self) -> TrialsDisplay:
@@ -212,15 +211,14 @@ class TrialsDisplay:
             self._on_finished(search)
 
     def _show(self, trial: Trial, what: str) -> None:
-        from clom.cli.display import duration
-
         plan = trial.search.plan
         left = (time.monotonic() - self._started) / max(1, self._done) * max(0, self._left)
-        text = f"{plan.name}, trial {trial.number} of {plan.trials}: {what}; about {duration(left)} left"
+        where = f"{plan.name}, trial {trial.number} of {plan.trials}: {what}"
         if self._bar and self._bar_id is not None:
+            text = beside_bar(self.console, f"{duration(left)} left", where)
             self._bar.update(self._bar_id, completed=self._total - self._left, description=text)
         else:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(f"{where}; about {duration(left)} left", highlight=False, soft_wrap=True)
 
 
 def trials_table(record: Mapping[str, Any]) -> Table:

@@ -6,7 +6,6 @@ Tested by tests/cli/test_photos.py.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,14 +13,15 @@ from cyclopts.validators import Number
 
 from clom.cli.console import Console
 from clom.cli.learn import say
+from clom.cli.options import ModelFile
 
 EXIT_CHANGED = 3
 
 
 def verify_command(
-    model: Path,
+    model: ModelFile,
     *,
-    against: Path | None = None,
+    against: ModelFile | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> None:
     """Verify that a model's outputs for earlier tasks are bit-identical; exit code 3 if not.

@@ -28,7 +28,8 @@ from clom.learning.distributed import require_same, session
 from clom.methods.registry import BUILT_IN, method_info
 from clom.nets import data_parallel
 
-_NOT_NEEDED = ("features.safetensors", "scores.json", "report.html", "figure.svg", "figure.png")
+_NOT_NEEDED = ("features.safetensors", "scores.json", "report.html", "figure.svg", "figure.png", "progress.jsonl")
+_NOT_NEEDED_FOLDERS = {"tensorboard", "wandb"}
 
 
 @contextmanager
@@ -96,6 +97,8 @@ def pack(folder: Path) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as files:  # not compressed: weights do not get smaller
         for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+            if _NOT_NEEDED_FOLDERS & {*path.relative_to(folder).parts}:
+                continue
             if path.is_file() and path.name not in _NOT_NEEDED and not path.name.startswith("."):
                 files.write(path, path.relative_to(folder).as_posix())
     return archive.getvalue()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,9 +27,11 @@ from clom.methods.families.base import LearnedTask
 from clom.nets import NetSettings
 from clom.nets.plain import Backbone
 
-_SIZES = (1, 4, 32)  # images per step: smallest first, which is enough for the widest networks on a small machine
-_LONG_ENOUGH = 0.25  # seconds per step: do not try larger batches beyond this
-_STEPS = 3
+_LARGEST_STEP = 3e10
+"""Multiply-adds of a timed step, about a second on one core. The batch must not depend on a first measurement: on a
+busy machine threads wait for each other, which takes a small batch as long as a large one."""
+_STEPS, _MOST_STEPS = 4, 100
+_SECONDS = 1.0  # of all timed steps: enough to average over what other programs do
 
 
 @dataclass(frozen=True)
@@ -101,57 +105,75 @@ def _multiply_adds_per_image(net: NetSettings, image_size: int) -> int:
 
 
 def measure(config: RunConfig, image_shape: Sequence[int], device: torch.device | None = None) -> Rates:
-    """Time a few CLOM training steps on blank images, increasing the batch until a step is long enough to measure."""
-    for n_images in _SIZES:
-        rates, longest = _measure(config, image_shape, n_images, device or torch.device("cpu"))
-        if longest > _LONG_ENOUGH:
-            break
-    return rates
+    """Time some CLOM training steps on blank images, as many as it takes to average over the load of the machine."""
+    device, n_images = device or torch.device("cpu"), timed_images(config, image_shape[-1])
+    rates, taken = _measure(config, image_shape, n_images, device, _STEPS)
+    steps = min(_MOST_STEPS, math.ceil(_SECONDS / taken))
+    return _measure(config, image_shape, n_images, device, steps)[0] if steps > _STEPS else rates
 
 
-def _measure(config: RunConfig, shape: Sequence[int], n_images: int, device: torch.device) -> tuple[Rates, float]:
-    """The rates and the seconds per training step."""
-    settings = _shortened(ClomSettings.model_validate(config.settings), n_images)
+def timed_images(config: RunConfig, image_size: int) -> int:
+    """Images of a timed step: a batch of the run, or as many of it as a step of limited size has."""
+    learning = ClomSettings.model_validate(config.settings).learning
+    for_each = 3 * 2 * learning.rotations * _multiply_adds_per_image(config.net, image_size)
+    return max(1, min(learning.plan.batch, int(_LARGEST_STEP / for_each)))
+
+
+def _measure(
+    config: RunConfig, shape: Sequence[int], n_images: int, device: torch.device, steps: int
+) -> tuple[Rates, float]:
+    """The rates, and the seconds of a training step."""
+    settings = _shortened(ClomSettings.model_validate(config.settings), n_images, steps)
     method = Clom(config.net, settings, shape).to(device)
     method.open_task(LearnedTask("timing", ("a",)))
     images = Images(torch.zeros(n_images, *shape, dtype=torch.uint8), torch.zeros(n_images, dtype=torch.int64))
     task = Task("timing", ("a",), images, images).to(device)
-    clock = _Clock()
+    clock = _Clock(torch.get_num_threads() if device.type == "cpu" else None)
     context = TrainingContext(clock, seconds_between_reports=0.0)  # each report synchronises the device
     # Not `method.learn`: its once-per-task work would be counted for every step.
     method.learner.learn(method.protection, 0, task, 0, context)
-    inference_seconds = []
-    for _ in range(_STEPS):
-        started = time.perf_counter()
+    for _ in range(steps + 1):
         method.block(images.pixels, 0)
-        inference_seconds.append(time.perf_counter() - started)
+        clock.finished("answers")
     views, head = settings.learning.rotations * n_images, settings.learning.head
     per_step = head.views if isinstance(head, SgdHeadSettings) else 1
-    features = clock.seconds("features")
-    return Rates(
-        2 * views / features, per_step * views / clock.seconds("head"), views / min(inference_seconds)
-    ), features
+    seconds = {phase: clock.seconds(phase) for phase in ("features", "head", "answers")}
+    rates = Rates(2 * views / seconds["features"], per_step * views / seconds["head"], views / seconds["answers"])
+    return rates, seconds["features"]
 
 
-def _shortened(settings: ClomSettings, batch: int) -> ClomSettings:
+def _shortened(settings: ClomSettings, batch: int, steps: int) -> ClomSettings:
     """The same settings with only a few steps."""
     learning: ContrastiveSettings = settings.learning
-    plan = Plan(epochs=_STEPS, batch=batch)
+    plan = Plan(epochs=steps, batch=batch)
     sgd = isinstance(learning.head, SgdHeadSettings)
-    head = learning.head.model_copy(update={"plan": plan} if sgd else {"views": _STEPS, "iterations": 1})
+    head = learning.head.model_copy(update={"plan": plan} if sgd else {"views": steps, "iterations": 1})
     return settings.model_copy(update={"learning": learning.model_copy(update={"plan": plan, "head": head})})
 
 
 class _Clock:
-    """Records when each step finished, from the progress reports of the training loop."""
+    """Records when each step finished, from the progress reports of the training loop.
 
-    def __init__(self) -> None:
-        self._finished: dict[str, list[float]] = {}
+    Wall time is that of other programs, too: a step of ten milliseconds may take a hundred if one of its threads has to
+    wait. So steps are measured in processor time, and all of them together tell how much longer wall time is.
+    """
+
+    def __init__(self, threads: int | None) -> None:
+        """`threads` share the processor time; None for an accelerator, where only wall time counts."""
+        self._threads = threads
+        self._finished: dict[str, list[tuple[float, float]]] = {}
 
     def __call__(self, progress: Progress) -> None:
-        self._finished.setdefault(progress.phase, []).append(time.perf_counter())
+        self.finished(progress.phase)
+
+    def finished(self, phase: str) -> None:
+        now = time.perf_counter()
+        own = now if self._threads is None else time.process_time() / self._threads
+        self._finished.setdefault(phase, []).append((now, own))
 
     def seconds(self, phase: str) -> float:
-        """The shortest step of a phase: others include warm-up or interference by other processes."""
-        times = self._finished[phase]
-        return min(after - before for before, after in pairwise(times))
+        """The seconds of a typical step at the machine's load."""
+        typical = median(after[1] - before[1] for before, after in pairwise(self._finished[phase]))
+        steps = [(times[0], times[-1]) for times in self._finished.values()]
+        wall, own = (sum(last[which] - first[which] for first, last in steps) for which in (0, 1))
+        return max(1e-9, typical) * max(1.0, wall / max(own, 1e-9))

@@ -5,6 +5,7 @@
 | `config.yaml` | all settings, resolved: enough to repeat the run |
 | `environment.json` | versions, hardware, threads, command, checksum of the data |
 | `metrics.jsonl` | one line per learned task |
+| `progress.jsonl` | losses, rates and gates during training (`clom.experiments.progress_file`) |
 | `scores.safetensors` | the scorebook |
 | `model.safetensors` | the model after the last learned task |
 | `checkpoints/` | checkpoints of the task being learned; deleted when it is learned |
@@ -13,6 +14,7 @@
 | `figure.svg`, `figure.png` | an overview of the run |
 | `features.safetensors`, `scores.json` | outputs and results of `clom scores` |
 | `report.html` | the page written by `clom report` |
+| `tensorboard/`, `wandb/`, `wandb.id`, `mlflow.id` | written with `--track` |
 """
 
 from __future__ import annotations
@@ -38,13 +40,14 @@ from clom.experiments import provenance, signature
 from clom.experiments.allowance import unit_of_passes
 from clom.experiments.config import RunConfig, require_plugins
 from clom.experiments.plain_yaml import read_yaml
+from clom.experiments.progress_file import OnValues, ProgressFile, ignore_values
 from clom.experiments.task_result import TaskResult as TaskResult
 from clom.experiments.task_result import read_results as read_results
 from clom.files import write_atomically, write_json, writing
 from clom.launch import read_launch
 from clom.learning.context import TrainingContext
 from clom.learning.precision import Precision, choose_precision, network_pass
-from clom.learning.progress import OnProgress, ignore
+from clom.learning.progress import OnProgress, Progress, ignore
 from clom.locks import Lock
 from clom.machine import choose_device
 from clom.methods.families.base import Method, move
@@ -88,6 +91,7 @@ def execute(
     precision: str = "float32",
     compile: bool = False,
     allowance: float | None = None,
+    on_values: OnValues = ignore_values,
 ) -> RunResult:
     """Execute a run, or resume it from `folder`, even within a task.
 
@@ -95,7 +99,7 @@ def execute(
     the folder of data sets, for the record and for methods that need more than the stream's images. `device` and
     `precision` may be `auto`; an interrupted run keeps its precision unless another one is given. `compile` trains the
     network with torch.compile. `allowance` is the number of passes that the run may use, for the record:
-    `require_within` checks it.
+    `require_within` checks it. `on_values` gets what `progress.jsonl` records during training.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, but a run needs a folder. Choose another path with --out.")
@@ -115,6 +119,12 @@ def execute(
                 where = str(method.device), chosen, compile
                 provenance.record(folder, config, stream, data, *where, allowance)
             unit = unit_of_passes(config, stream.image_shape[-1])
+            recorded = ProgressFile(folder, method, len(stream), on_values)
+
+            def on_step(progress: Progress) -> None:
+                on_progress(progress)
+                recorded.step(progress)
+
         for task in list(stream)[len(method.tasks) :]:
             stop.raise_if_requested()
             checkpoints = CheckpointFolder(
@@ -122,7 +132,7 @@ def execute(
             )
             backend, passes = BACKEND if compile else None, PassCounter(unit)
             how: dict[str, Any] = {"precision": chosen, "data": data, "compile_with": backend, "passes": passes}
-            method.learn(task, TrainingContext(on_progress, checkpoints, **how))
+            method.learn(task, TrainingContext(on_step, checkpoints, **how))
             book.update(method)
             evaluation = evaluate(book, method.decisions())
             minutes, cpu_minutes = checkpoints.seconds / 60, checkpoints.cpu_seconds / 60

@@ -169,6 +169,7 @@ def fit(
         if plateau is not None and number == batches.per_epoch - 1:
             plateau.after_epoch()
         done = total if ended() else step + 1
-        context.report_step(Progress(task, phase, done, total, epoch + 1, plan.epochs), loss)
+        rates = tuple(group["lr"] for group in optimiser.param_groups)
+        context.report_step(Progress(task, phase, done, total, epoch + 1, plan.epochs, rates=rates), loss)
     if plateau is not None:
         plateau.restore_best()

@@ -19,6 +19,8 @@ class Progress:
     epoch: int = 1
     epochs: int = 1
     loss: float = float("nan")
+    rates: tuple[float, ...] = ()
+    """The learning rates of the optimiser's parameter groups; empty if the phase has no optimiser."""
 
     @property
     def share(self) -> float:

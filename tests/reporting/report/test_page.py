@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import html as html_module
 import io
 import json
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -23,8 +25,8 @@ from clom.data.stream import Stream, Task
 from clom.errors import UserError
 from clom.experiments.analysis.finished_run import read_run
 from clom.experiments.analysis.ood_scores import score_run
-from clom.experiments.config import resolve
-from clom.experiments.run import execute
+from clom.experiments.config import parse_overrides, resolve
+from clom.experiments.run import execute, read_config
 from clom.experiments.task_result import read_results
 from clom.methods.families.base import Blocks
 from clom.methods.families.masked import MaskedMethod
@@ -106,7 +108,8 @@ def check_self_contained(page: Page) -> None:
     assert "http:" not in page.html
     assert "https:" not in page.html
     assert "@import" not in page.html
-    assert not {"script", "link", "iframe", "object", "embed", "base"} & {tag for tag, _ in page.elements}
+    assert not {"link", "iframe", "object", "embed", "base"} & {tag for tag, _ in page.elements}
+    assert page.all("script") == [{}], "one, in the page itself"
     assert set(re.findall(r"url\((.)", page.html)) <= {"#"}
     ids = page.ids
     assert len(ids) == len(set(ids))
@@ -133,6 +136,30 @@ def test_one_run(tmp_path: Path, hat: Path) -> None:
     assert all(way in page.text for way in ("memory", "scale", "none"))
     assert "attention:" in page.text  # all settings
     assert "The paper has no such experiment" in page.text
+
+
+def test_the_contents_name_every_part(tmp_path: Path, hat: Path, finetune: Path) -> None:
+    for folders in ([hat], [hat, finetune]):
+        html = page_of(tmp_path, *folders).html
+        contents = html[html.index("<nav") : html.index("</nav>")]
+        assert html.count("<nav") == 1, "one list, which stays in view"
+        wanted = [f"run-{run}-{name}" for run in range(1, len(folders) + 1) for name in SECTIONS] + ["paper"]
+        assert [f'href="#{name}"' in contents for name in wanted] == [True] * len(wanted)
+        assert 'href="#overview"' in contents or len(folders) == 1
+    style = html[html.index("<style>") : html.index("</style>")]
+    assert re.search(r"nav \{[^}]*position: sticky", style)
+
+
+def test_commands_can_be_copied(tmp_path: Path, hat: Path) -> None:
+    page = page_of(tmp_path, hat)
+    commands = [re.sub(r"<.*?>", "", code) for code in re.findall(r'class="command"><small>.*?</code>', page.html)]
+    again = next(command for command in commands if "clom run" in command)
+    words = shlex.split(html_module.unescape(again.partition("clom ")[2]))
+    assert words[:8] == ["run", "digits-5t", "--method", "hat", "--budget", "smoke", "--seed", "0"]
+    given = parse_overrides([words[place + 1] for place, word in enumerate(words) if word == "--set"])
+    assert resolve("digits-5t", "hat", "smoke", 0, given) == read_config(hat)
+    assert "clom scores hat" in page.text
+    assert ".command" in page.html[page.html.index("<script>") :]
 
 
 def test_a_network_that_grew(tmp_path: Path, hat: Path) -> None:

@@ -107,6 +107,10 @@ class Protection(nn.Module, ABC):
         """Gate group -> the number of its units when each task was learned; empty without gates."""
         return {}
 
+    def training_values(self) -> dict[str, float]:
+        """What can be followed during training, by name; empty between tasks."""
+        return {}
+
     def closed_groups(self, task: int) -> list[str]:
         """Gate groups in which the task opened no unit."""
         return []

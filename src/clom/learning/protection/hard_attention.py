@@ -70,6 +70,7 @@ class HardAttention(Protection):
         self.embeddings = nn.ModuleList()  # per task: gate group -> e
         # The task in training, and what `begin` prepares for it.
         self._current = -1
+        self._scale = 1 / settings.s_max
         self._used: Gates = {}
         self._update_masks: list[UpdateMask] = []
 
@@ -78,6 +79,7 @@ class HardAttention(Protection):
         return len(self.embeddings)
 
     def add_task(self) -> None:
+        self._current = -1
         self.net.add_task()
         embeddings = _Embeddings(self._gate_sizes(), self.settings.initial_mean, self.settings.initial)
         self.embeddings.append(embeddings.to(self.device))
@@ -168,6 +170,14 @@ class HardAttention(Protection):
             for group, counts in self.unit_counts().items()
         }
 
+    @torch.no_grad()
+    def training_values(self) -> dict[str, float]:
+        """s, and the share of each gate group that the task in training has open."""
+        if self._current < 0:
+            return {}
+        opened = {group: float((e > 0).float().mean()) for group, e in self.embeddings_of(self._current).items()}
+        return {"s": self._scale} | {f"gates open/{group}": share for group, share in opened.items()}
+
     def closed_groups(self, task: int) -> list[str]:
         return [group for group, gate in self.gates(task).items() if not gate.any()]
 
@@ -182,6 +192,7 @@ class HardAttention(Protection):
         return compact(net, task, gates), open_features(net, gates)
 
     def training_features(self, images: Tensor, task: int, position: float) -> tuple[Tensor, Tensor]:
+        self._scale = annealed_scale(position, self.settings.s_max)
         gates = {group: self._soft_gate(e, position) for group, e in self.embeddings_of(task).items()}
         strength = self.settings.sparsity_first if task == 0 else self.settings.sparsity_rest
         penalty = strength * sparsity(list(gates.values()), [self._used[group] for group in gates])

@@ -77,8 +77,7 @@ class Method(nn.Module, ABC):
     def learn(self, task: Task, context: TrainingContext | None = None) -> Self:
         """Learn one more task. If that fails or is interrupted, the method is unchanged.
 
-        If `context` has checkpoints, an interrupted call with the same task is resumed, and the result is bit-identical
-        to that of an uninterrupted call.
+        If `context` has checkpoints, an interrupted call with the same task is resumed, with a bit-identical result.
         """
         self._check(task)
         task = self._placed(task)
@@ -275,6 +274,10 @@ class Method(nn.Module, ABC):
 
     def unit_counts(self) -> Mapping[str, Sequence[int]]:
         """Gate group -> the number of its units when each task was learned; empty if it is not known."""
+        return {}
+
+    def training_values(self) -> Mapping[str, float]:
+        """What can be followed while the last task is learned, besides losses and rates, by name; read now and then."""
         return {}
 
     def features(self, pixels: Tensor, task: int) -> Tensor:

@@ -72,6 +72,9 @@ class MaskedNetwork(Method):
     def unit_counts(self) -> Mapping[str, Sequence[int]]:
         return self.protection.unit_counts()
 
+    def training_values(self) -> Mapping[str, float]:
+        return self.protection.training_values()
+
     def _units_for_next_task(self) -> Mapping[str, int]:
         return self.protection.sizes_for_next_task()
 

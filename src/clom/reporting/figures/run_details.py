@@ -33,6 +33,7 @@ from clom.storage.score_file import read_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def draw_capacity(folder: Path, out: Path) -> list[Path]:
@@ -55,7 +56,12 @@ def draw_capacity(folder: Path, out: Path) -> list[Path]:
 
 def draw_auc_grid(folder: Path, out: Path) -> list[Path]:
     """Rows: a task's model; columns: the task whose test images it must separate from its own."""
-    blocks = _read_blocks(folder)
+    with plt.rc_context(STYLE):
+        return save(auc_grid_figure(_read_blocks(folder), folder.name), out, f"auc-grid-{folder.name}")
+
+
+def auc_grid_figure(blocks: Sequence[Blocks], title: str) -> Figure:
+    """The figure of `draw_auc_grid`, from blocks `[test set][task model]`."""
     grid = auc_grid(blocks, max_logit)
     numbers = [str(task + 1) for task in range(len(grid))]
     with plt.rc_context(STYLE):
@@ -67,8 +73,8 @@ def draw_auc_grid(folder: Path, out: Path) -> list[Path]:
         axis.set_xticks(range(len(grid)), numbers)
         axis.set_yticks(range(len(grid)), numbers)
         axis.set(xlabel="images of task", ylabel="model of task")
-        axis.set_title(f"{folder.name}\nAUC of the largest score (%), mean {100 * mean_auc(grid):.1f}", fontsize=9)
-        return save(figure, out, f"auc-grid-{folder.name}")
+        axis.set_title(f"{title}\nAUC of the largest score (%), mean {100 * mean_auc(grid):.1f}", fontsize=9)
+        return figure
 
 
 def draw_scores(folder: Path, out: Path) -> list[Path]:

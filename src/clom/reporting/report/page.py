@@ -1,4 +1,4 @@
-"""One or more runs as a self-contained HTML page: no network access, scripts or other files.
+"""One or more runs as a self-contained HTML page: no network access or other files, and complete without scripts.
 
 This module compares runs with each other and with the paper; `sections` prepares the content for a single run, `svg`
 draws the charts, `examples` picks images, and `templates/` hold the layout.
@@ -60,9 +60,10 @@ def render(pages: Sequence[RunPage], charts: Charts) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "points": points, "decimal": decimal}
-    style = Markup(environment.get_template("style.css").render())
+    style, script = (Markup(environment.get_template(name).render()) for name in ("style.css", "script.js"))
     comparison = Comparison(pages, charts)
-    return environment.get_template("report.html.jinja").render(pages=pages, comparison=comparison, style=style)
+    content = {"pages": pages, "comparison": comparison, "style": style, "script": script}
+    return environment.get_template("report.html.jinja").render(content)
 
 
 def _names(runs: Sequence[FinishedRun]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -14,6 +15,7 @@ from clom.evaluation.metrics import auc_grid, max_logit
 from clom.experiments.analysis.finished_run import FinishedRun
 from clom.experiments.catalogue import experiment_names, read_experiment
 from clom.experiments.config import RunConfig
+from clom.experiments.grid import set_options
 from clom.experiments.task_result import growth
 from clom.methods.registry import method_label, method_title
 from clom.ood.rejection import FALSE_REJECTION
@@ -161,6 +163,18 @@ class RunPage:
             ("Versions", _versions(environment)),
         ]
         return facts
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """Commands about this run, and what they are for; paths are reduced to file names."""
+        config, folder = self.config, self.run.folder.resolve().name
+        experiment = config.experiment if config.title is None else f"{config.experiment}.yaml"
+        words = ["clom", "run", experiment, "--method", config.method, "--budget", config.budget]
+        words += ["--seed", str(config.seed), *set_options(without_folders(config.overrides))]
+        return [
+            ("Run it again", shlex.join(words)),
+            ("Compare OOD scores on it", shlex.join(["clom", "scores", folder])),
+        ]
 
     @property
     def matrix(self) -> HeatTable:

@@ -1,0 +1,1 @@
+"""Curves of a run in TensorBoard, Weights & Biases or MLflow."""
