@@ -23,6 +23,7 @@ FILES = {
     "config.yaml",
     "environment.json",
     "metrics.jsonl",
+    "progress.jsonl",
     "scores.safetensors",
     "model.safetensors",
     "summary.json",

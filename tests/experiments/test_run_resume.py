@@ -150,7 +150,7 @@ def test_divergence_keeps_earlier_tasks_and_the_last_good_checkpoint(tmp_path: P
     config = resolve("digits-5t", "finetune", "smoke", 0, {"data.train_per_class": 12, "optimiser.lr": 1e38})
     with pytest.raises(UserError, match="diverged"):
         execute(config, config.data.stream(None, 0), tmp_path, every=0)
-    begun = {"config.yaml", "signature.json", "environment.json", "checkpoints"}
+    begun = {"config.yaml", "signature.json", "environment.json", "progress.jsonl", "checkpoints"}
     assert {file.name for file in tmp_path.iterdir()} <= begun
 
 

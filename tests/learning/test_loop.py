@@ -83,7 +83,11 @@ def test_rates_follow_the_schedule_in_every_group() -> None:
     optimiser = torch.optim.SGD([{"params": [a], "lr": 1.0}, {"params": [b], "lr": 10.0}])
     plan = Plan(epochs=3, batch=1, schedule=Schedule(kind="steps", steps=(1, 2)))
     # The loss is a + b, so each step subtracts the rate: two steps per epoch at 1, 0.1 and 0.01 times the base rates.
-    fit(lambda batch: a + b, optimiser, plan, 2, generator(0))
+    reports: list[Progress] = []
+    fit(lambda batch: a + b, optimiser, plan, 2, generator(0), context=TrainingContext(reports.append))
+    assert [report.rates for report in reports[::2]] == [
+        pytest.approx((factor, 10 * factor)) for factor in (1.0, 0.1, 0.01)
+    ]
     assert a.item() == pytest.approx(-2.22, rel=1e-5)
     assert b.item() == pytest.approx(-22.2, rel=1e-5)
 

@@ -57,7 +57,7 @@ class Display:
         left, where = self._time_left(fraction, now), printable(self._where(step))
         loss = "" if math.isnan(step.loss) else f"loss {step.loss:.3f}"
         if self._bar and self._bar_id is not None:
-            text = beside_bar(self.console, left, where, loss, self.accuracy)
+            text = beside_bar(self.console, f"{left}, {where}" if left else where, loss, self.accuracy)
             self._bar.update(self._bar_id, completed=fraction, description=text)
         else:
             text = ", ".join(part for part in (where, loss, self.accuracy, left) if part)

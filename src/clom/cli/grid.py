@@ -104,6 +104,8 @@ def _work(
     from clom.stopping import Stopped, StopRequest
 
     threads = threads or max(1, machine.cores() // jobs)
+    if remaining:
+        say(console, f"'clom watch {remaining[0].folder}' in another terminal shows the first one.")
     started, n_done, waited_for = time.monotonic(), 0, set[str]()
     pool = ThreadPoolExecutor(jobs)
 

@@ -159,7 +159,7 @@ def show_lesson(console: Console, model: Path, lesson: Lesson) -> None:
         say(console, "This is low. Add more photos per class, and remove mislabelled ones.")
     if lesson.capacity:
         used = ", ".join(f"{group} {share:.0%}" for group, share in lesson.capacity.items())
-        say(console, f"Capacity in use after {lesson.n_tasks} tasks: {used}.")
+        say(console, f"Capacity in use after {lesson.n_tasks} {'task' if lesson.n_tasks == 1 else 'tasks'}: {used}.")
     if lesson.full:
         say(
             console,
@@ -168,7 +168,7 @@ def show_lesson(console: Console, model: Path, lesson: Lesson) -> None:
         )
     say(console, "Next:")
     say(console, f"  clom predict {model} PHOTO ...    classify other photos")
-    say(console, f"  clom learn {model} FOLDER         add more classes; these photos are not needed again")
+    say(console, f"  clom learn {model} FOLDER         add more classes; old photos are not needed")
     say(console, f"  clom inspect {model}              show its tasks and classes")
 
 

@@ -215,7 +215,7 @@ class TrialsDisplay:
         left = (time.monotonic() - self._started) / max(1, self._done) * max(0, self._left)
         where = f"{plan.name}, trial {trial.number} of {plan.trials}: {what}"
         if self._bar and self._bar_id is not None:
-            text = beside_bar(self.console, f"{duration(left)} left", where)
+            text = beside_bar(self.console, f"{duration(left)} left, {where}")
             self._bar.update(self._bar_id, completed=self._total - self._left, description=text)
         else:
             self.console.print(f"{where}; about {duration(left)} left", highlight=False, soft_wrap=True)

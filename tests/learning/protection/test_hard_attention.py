@@ -191,6 +191,20 @@ def test_penalty_of_first_and_later_tasks() -> None:
     assert protection.training_features(values, 1, 0.9)[1].item() == pytest.approx(0.5 * 2 / 3)
 
 
+def test_what_can_be_followed_during_training() -> None:
+    protection = attention(Mlp(4, 2, 3), n_tasks=2)
+    set_gates(protection, 1, a=[6, -6], b=[6, -6, 1])
+    assert protection.training_values() == {}, "no task is in training"
+    protection.begin(1)
+    protection.training_features(torch.rand(5, 4), 1, 0.5)
+    values = protection.training_values()
+    assert values["s"] == annealed_scale(0.5, 700)
+    assert values["gates open/a"] == 0.5
+    assert values["gates open/b"] == pytest.approx(2 / 3)
+    protection.add_task()
+    assert protection.training_values() == {}
+
+
 def test_training_features_use_soft_gates() -> None:
     protection = attention(Mlp(2, 3, 2), s_max=10.0)
     protection.begin(0)

@@ -312,6 +312,20 @@ def test_every_table_in_every_form(name: str, form: str, tmp_path: Path, capsys:
     assert len(capsys.readouterr().out.splitlines()) > 5
 
 
+def test_tables_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(tmp_path / "ledger.jsonl", [made_up()])
+    with pytest.raises(SystemExit):
+        main(["table", "main", "--ledger", str(tmp_path / "ledger.jsonl"), "--json"])
+    content = json.loads(capsys.readouterr().out)
+    table = make_table("main", [made_up()])
+    assert [column["name"] for column in content["columns"]] == [column.name for column in table.columns]
+    assert [line["label"] for line in content["lines"]] == [line.label for line in table.lines]
+    ours = next(line for line in content["lines"] if any(entry["ours"] for entry in line["entries"]))
+    (same,) = (line for line in table.lines if line.label == ours["label"])
+    means = [None if entry.ours is None else entry.ours.mean for entry in same.entries]
+    assert [entry["ours"] and entry["ours"]["mean"] for entry in ours["entries"]] == means
+
+
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="mnist-5t"):
         make_table("main", [made_up()], experiments=["mnist-5"])
