@@ -30,6 +30,7 @@ MISTAKES = {
     "resume runs": "runs is not the folder of a run: it has no config.yaml. It contains runs, for example runs/a.",
     "watch rusn/a": "rusn/a is not the folder of a run: it has no config.yaml. 'clom run' creates one.",
     "report runs/b": "runs/b is not the folder of a run: it has no config.yaml. 'clom run' creates one.",
+    "report runs/a runs/b": "runs/b is not the folder of a run: it has no config.yaml. 'clom run' creates one.",
     "compare runs/a": 'Command "compare" parameter OTHER requires an argument.',
     "predict flower.model rose.jpg": "There is no file flower.model. Did you mean flowers.model?",
     "predict flowers.model": "No photos given. Name them after the model: clom predict MODEL PHOTO ...",

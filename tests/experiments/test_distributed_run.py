@@ -87,12 +87,14 @@ def test_what_cannot_be_distributed(
 
 def test_a_copy_of_the_folder_has_the_files_for_resuming(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    (folder / "checkpoints").mkdir(parents=True)
-    for name in ("config.yaml", "model.safetensors", "checkpoints/a.ckpt", "report.html", ".model.7.tmp"):
+    for inner in ("checkpoints", "tensorboard"):
+        (folder / inner).mkdir(parents=True)
+    needed = ("config.yaml", "model.safetensors", "checkpoints/a.ckpt")
+    for name in (*needed, "report.html", ".model.7.tmp", "progress.jsonl", "tensorboard/events.out.1"):
         (folder / name).write_text(name)
     unpack(pack(folder), tmp_path / "copy")
     copied = {path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*.*")}
-    assert copied == {"config.yaml", "model.safetensors", "checkpoints/a.ckpt"}
+    assert copied == {*needed}
     assert (tmp_path / "copy" / "config.yaml").read_text() == "config.yaml"
     unpack(pack(tmp_path / "nothing there"), tmp_path / "empty")
     assert not list((tmp_path / "empty").glob("*"))

@@ -58,14 +58,13 @@ def compare_command(run: RunFolder, other: RunFolder, /, *more: RunFolder, json:
         print(json_format.dumps(as_json(runs), indent=2))
         return
     console = Console()
-    console.print(results_table(runs))
-    if (tasks := tasks_table(runs)) is not None:
-        console.print(tasks)
     differing = differing_settings(runs)
-    if differing:
-        console.print(settings_table(runs, differing))
-    else:
-        console.print("All settings are equal.", highlight=False)
+    settings = settings_table(runs, differing) if differing else "All settings are equal."
+    console.print(results_table(runs))
+    for part in (tasks_table(runs), settings):
+        if part is not None:
+            console.print()
+            console.print(part)
 
 
 @dataclass(frozen=True)

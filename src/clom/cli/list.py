@@ -6,6 +6,7 @@ Tested by tests/cli/test_list.py.
 from __future__ import annotations
 
 import json as json_format
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -48,7 +49,7 @@ def list_command(
         print(json_format.dumps(rows, indent=2))
         return
     console = Console()
-    if not console.is_terminal and console.width == 80:  # nobody's width: nothing needs to be cut
+    if not console.is_terminal and "COLUMNS" not in os.environ:  # a pipe has no width: nothing needs to be cut
         console = Console(width=10_000)
     for name in chosen:
         console.print(_table(name, rows[name], long))
