@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clom.data.stream import Stream, Task
+from clom.errors import UserError
 from clom.methods.families.base import Method
 from clom.photos.predict import Predictor
 from clom.photos.teach import teach
 from clom.photos.verify import verify
-from clom.storage.model_file import load_model, save_model
-from clom.storage.tensors import read_tensors
+from clom.storage.model_file import VERSION, load_model, save_model
+from clom.storage.tensors import read_tensors, to_bytes
 from photos.pictures import coloured, pictures
 
 FOLDER = Path(__file__).parent / "earlier"
@@ -26,8 +27,11 @@ PHOTOS = [path for path in FILES if path.stem.startswith("photos-")]
 
 @pytest.fixture(scope="module")
 def outputs() -> dict[str, NDArray[np.generic]]:
-    with np.load(FOLDER / "answers.npz") as file:
-        return dict(file)
+    found: dict[str, NDArray[np.generic]] = {}
+    for path in FOLDER.glob("answers*.npz"):
+        with np.load(path) as file:
+            found |= dict(file)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +57,37 @@ def third_task(method: Method, tiny_stream: Stream) -> Task:
 
 
 def test_no_file_is_missing() -> None:
-    assert (len(FILES), len(PHOTOS)) == (25, 4)
+    assert (len(FILES), len(PHOTOS)) == (26, 4)
+
+
+def test_files_of_every_version_are_stored() -> None:
+    """A new version needs files of its own, written by the program that introduced it."""
+    written = {read_tensors(path)[1]["version"] for path in FILES}
+    major, minor = VERSION
+    assert {version if "." in version else f"{version}.0" for version in written} == {
+        f"{major}.{number}" for number in range(minor + 1)
+    }
+    page = (Path(__file__).parents[2] / "docs" / "model-files.md").read_text(encoding="utf-8")
+    assert f"\n| {major}.{minor} | " in page, "describe the version in docs/model-files.md"
+
+
+def test_files_that_are_saved_again_have_the_current_version(tmp_path: Path) -> None:
+    save_model(tmp_path / "again.safetensors", load_model(FOLDER / "hat.safetensors"))
+    assert read_tensors(tmp_path / "again.safetensors")[1]["version"] == ".".join(map(str, VERSION))
+
+
+@pytest.mark.parametrize(
+    ("version", "is_read"), [("1", True), ("1.0", True), ("1.1", True), ("1.2", False), ("2", False)]
+)
+def test_later_versions_are_refused(tmp_path: Path, version: str, is_read: bool) -> None:
+    tensors, header = read_tensors(FOLDER / "hat.safetensors")
+    path = tmp_path / "model"
+    path.write_bytes(to_bytes(tensors, header | {"version": version}))
+    if is_read:
+        assert load_model(path).tasks
+    else:
+        with pytest.raises(UserError, match=f"has format version {version}; this program reads up to 1.1"):
+            load_model(path)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

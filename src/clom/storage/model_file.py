@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from clom.plugins import origins, require
 from clom.storage.checks import check_answers, check_description, check_values
 from clom.storage.tensors import read_tensors, to_bytes
 
-FORMAT, VERSION = "clom-model", 1
+FORMAT, VERSION = "clom-model", (1, 1)
+"""Major and minor version of the files that are written (docs/model-files.md). Every file with the same major version
+and this or an earlier minor version can be read."""
 CHECKSUM = "sha256"
 
 
@@ -38,7 +41,7 @@ def save_model(path: Path, method: Method) -> None:
     }
     if brought := origins({METHODS: method.name, NETS: method.net_settings.kind}):
         description["plugins"] = brought
-    header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(description)}
+    header = {"format": FORMAT, "version": _version_text(), "description": json.dumps(description)}
     write_atomically(path, to_bytes(method.state_dict(), header))
 
 
@@ -48,9 +51,9 @@ def load_model(path: Path) -> Method:
     if header.get("format") != FORMAT:
         raise UserError(f"{path} is not a model of this program: its header does not name the format '{FORMAT}'.")
     version = header.get("version", "")
-    if not version.isdecimal() or len(version) > 9 or int(version) > VERSION:
+    if not _can_read(version):
         raise UserError(
-            f"{path} has format version {version[:20] or 'unknown'}; this program reads up to {VERSION}. "
+            f"{path} has format version {version[:20] or 'unknown'}; this program reads up to {_version_text()}. "
             "Update the program."
         )
     if extra := header.keys() - {"format", "version", "description"}:
@@ -70,6 +73,16 @@ def load_model(path: Path) -> Method:
     except Exception as problem:  # a wrong description can raise anything
         raise _damaged(path, problem, noted) from problem
     return method
+
+
+def _version_text() -> str:
+    return ".".join(map(str, VERSION))
+
+
+def _can_read(version: str) -> bool:
+    """Files of version 1.0 say `1`."""
+    found = re.fullmatch(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?", version)
+    return found is not None and int(found[1]) == VERSION[0] and int(found[2] or 0) <= VERSION[1]
 
 
 def _damaged(path: Path, problem: Exception, plugins: Mapping[str, str] | None = None) -> UserError:
