@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_format
+import sys
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,14 +23,17 @@ from clom.cli.options import Json
 if TYPE_CHECKING:
     from clom.reporting.paper.table import Table
 
+_USUAL_LEDGER = Path("results/ledger.jsonl")
+
 
 def table_command(
     name: Literal["main", "average-incremental", "parameters", "ood", "memory", "scale", "augmentation"] = "main",
     /,
     *,
-    ledger: Path = Path("results/ledger.jsonl"),
+    ledger: Path | None = None,
     budget: str = "cpu",
     experiment: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    only: Literal["runs", "paper"] | None = None,
     format: Literal["console", "markdown", "latex", "csv"] = "console",
     json: Json = False,
 ) -> None:
@@ -40,21 +44,26 @@ def table_command(
     name
         Which table.
     ledger
-        The ledger file.
+        The ledger file; by default results/ledger.jsonl. Where there is none, the paper's numbers are shown alone.
     budget
         Use only runs with this budget: smoke, cpu or paper.
     experiment
         Only this experiment (repeatable). By default the paper's and all others in the ledger.
+    only
+        Only the rows with numbers of recorded runs, or only those with numbers in the paper.
     format
         console, markdown, latex or csv.
     """
     from clom.experiments.ledger import read
     from clom.reporting.paper.rendering import EXPLANATION, RENDERERS
-    from clom.reporting.paper.tables import check_rows, make_table
+    from clom.reporting.paper.tables import check_rows, make_table, only_rows_with
 
-    rows = read(ledger)
-    check_rows(rows, ledger)
-    table = make_table(name, rows, budget, experiment)
+    rows = read(ledger or _USUAL_LEDGER)
+    if ledger is not None:
+        check_rows(rows, ledger)
+    table = only_rows_with(only, make_table(name, rows, budget, experiment))
+    if not rows:
+        print(f"clom: {_USUAL_LEDGER} holds no runs; these are the paper's numbers.", file=sys.stderr)
     if json:
         print(json_format.dumps(as_json(table), indent=2))
         return

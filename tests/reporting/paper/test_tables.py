@@ -7,7 +7,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -29,7 +29,7 @@ from clom.reporting.paper.numbers import (
 from clom.reporting.paper.published import read_paper
 from clom.reporting.paper.rendering import DASH, to_csv, to_latex, to_markdown
 from clom.reporting.paper.table import Entry, Table
-from clom.reporting.paper.tables import TABLES, make_table
+from clom.reporting.paper.tables import TABLES, make_table, only_rows_with
 
 
 def made_up(
@@ -335,6 +335,30 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         main(["table", "main", "--ledger", str(tmp_path / "absent.jsonl")])
     assert end.value.code == 2
     assert "clom record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("only", "labels"), [("runs", ["HAT", "Fine-tuning"]), ("paper", ["HAT", "BiC"])])
+def test_only_rows_of_runs_or_of_the_paper(only: Literal["runs", "paper"], labels: list[str]) -> None:
+    table = make_table("main", [made_up("hat"), made_up("finetune")], experiments=["mnist-5t"])
+    shown = [line.label for line in only_rows_with(only, table).lines]
+    assert [label for label in shown if label in ("HAT", "BiC", "Fine-tuning")] == sorted(labels, key=shown.index)
+    assert only_rows_with(None, table) == table
+    with pytest.raises(UserError, match="leave out --only runs"):
+        only_rows_with("runs", make_table("main", []))
+
+
+def test_without_a_ledger_the_paper_s_numbers_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(["table", "main", "--only", "paper", "--format", "csv"])
+    assert not end.value.code
+    shown = capsys.readouterr()
+    assert "these are the paper's numbers" in shown.err
+    rows = list(csv.DictReader(io.StringIO(shown.out)))
+    (clom,) = (row for row in rows if (row["method"], row["experiment"], row["measure"]) == ("CLOM", "Average", "CIL"))
+    assert (clom["mean"], clom["paper"]) == ("", "67.9")
 
 
 def test_paper_json_is_what_tables_expect() -> None:

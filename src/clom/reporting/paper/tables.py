@@ -16,8 +16,10 @@ question. What was not measured stays empty.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from clom.errors import UserError, unknown
 from clom.experiments.catalogue import BUDGETS, experiment_names
@@ -55,6 +57,18 @@ def _without_empty_lines(table: Table) -> Table:
     if any(entry.paper for line in table.lines for entry in line.entries):
         return table
     return replace(table, lines=tuple(line for line in table.lines if any(entry.ours for entry in line.entries)))
+
+
+def only_rows_with(which: Literal["runs", "paper"] | None, table: Table) -> Table:
+    """The rows with a number of ours, or of the paper's; all of them for None."""
+    if which is None:
+        return table
+    side = operator.attrgetter("ours" if which == "runs" else "paper")
+    lines = tuple(line for line in table.lines if any(side(entry) for entry in line.entries))
+    if not lines:
+        whose = "of recorded runs" if which == "runs" else "of the paper"
+        raise UserError(f"No row of this table has a number {whose}: leave out --only {which}.")
+    return replace(table, lines=lines)
 
 
 def check_experiments(wanted: Iterable[str], rows: Iterable[Row]) -> None:
