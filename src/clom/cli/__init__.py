@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import MutableSequence, Sequence
+from io import TextIOWrapper
 
 from cyclopts import App, CycloptsError
 
@@ -110,9 +111,17 @@ def _prefix() -> str:
     return "clom" if rank == "0" else f"clom, process {rank}"
 
 
+def _print_what_the_terminal_has() -> None:
+    """Characters that its encoding lacks, such as ± in ASCII, become question marks instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. A user's mistake ends with one message and exit code 2, never with a traceback."""
     warnings.showwarning = _show_warning
+    _print_what_the_terminal_has()
     try:
         words, plugins = take_plugins(sys.argv[1:] if arguments is None else arguments)
         _check_launch(words)
