@@ -11,7 +11,7 @@ UV ?=
 # Drives the page in `make test-browser`.
 CHROMIUM ?= chromium
 
-.PHONY: demo test test-slow test-paper test-browser lint format bench recipes results clean
+.PHONY: demo test test-slow test-paper test-browser lint format docs dist bench recipes results clean
 
 demo: $(READY)
 	$(BIN)/clom demo
@@ -40,6 +40,14 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Into build/site; open build/site/index.html. The variable silences an announcement of the theme's successor.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# The sdist and the wheel, into dist/, tried in an empty environment. It makes its own and does not use $(VENV).
+dist:
+	$(PYTHON) release/make_dist.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,1 @@
+"""Builds the documentation site: `make docs`. `hooks` is what MkDocs calls."""
