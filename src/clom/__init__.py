@@ -67,6 +67,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
 def __getattr__(name: str) -> Any:
     # Imported lazily: torch takes a second, and `clom --help` must not.
     if name in __all__:

@@ -6,7 +6,7 @@ Tested by tests/cli/test_report.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -14,9 +14,12 @@ from cyclopts.validators import Number
 from clom.cli.console import Console
 from clom.cli.options import Device
 
+Budget = Literal["smoke", "cpu"]
+
 
 def demo_command(
     *,
+    budget: Budget = "cpu",
     seed: int = 0,
     out: Path | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
@@ -26,10 +29,12 @@ def demo_command(
 
     Parameters
     ----------
+    budget
+        cpu (about two minutes), or smoke (seconds): the same with so little training that it only shows the way.
     seed
         Random seed.
     out
-        Folder for this run; by default `runs/digits-5t-clom-cpu-s<seed>`.
+        Folder for this run; by default `runs/digits-5t-clom-<budget>-s<seed>`.
     threads
         Number of CPU threads; by default one per core.
     """
@@ -43,7 +48,7 @@ def demo_command(
         highlight=False,
         soft_wrap=True,
     )
-    config = resolve("digits-5t", "clom", "cpu", seed)
+    config = resolve("digits-5t", "clom", budget, seed)
     folder = out or Path("runs") / config.run_name
     show_run(console, config, folder, None, threads, device=device)
     from clom.reporting.report.page import write_report  # late: drawing the run has imported most of it already

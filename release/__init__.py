@@ -1,0 +1,1 @@
+"""Builds the distribution and tries it as a user would: `make dist`."""
