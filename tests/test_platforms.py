@@ -152,7 +152,7 @@ def _without_proc(path: str, *arguments: Any, **options: Any) -> Any:
 
 @pytest.fixture
 def windows_locks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module as Windows imports it, with byte locks of Linux that belong to an open file, as those of Windows do."""
+    """The module as Windows imports it, with Linux's byte locks, which belong to an open file as those of Windows."""
     fake = ModuleType("msvcrt")
 
     def locking(descriptor: int, mode: int, count: int) -> None:
