@@ -17,7 +17,10 @@ from clom import machine
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "clom"
-PLACES = ("src", "docs", "tests", "examples", "benchmarks", "results", ".ci", "README.md", "Makefile", "pyproject.toml")
+PLACES = (
+    *("src", "docs", "tests", "examples", "benchmarks", "release", "results", "website", ".ci", ".github"),
+    *("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "Makefile", "mkdocs.yml", "pyproject.toml"),
+)
 TEXTS = {".css", ".html", ".ipynb", ".jinja", ".js", ".md", ".py", ".sh", ".svg", ".toml", ".txt", ".yaml", ".yml", ""}
 
 # The name on the index belongs to an unrelated project, and ours is not published.

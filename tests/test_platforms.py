@@ -211,7 +211,7 @@ def test_lessons_keep_their_priority_where_it_cannot_be_lowered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.delattr(os, "nice")
-    monkeypatch.setattr(worker.threading, "Thread", lambda **options: type("Idle", (), {"start": lambda self: None})())
+    monkeypatch.setattr(worker, "_end_with_input", lambda: None)  # the input of the tests has ended
     monkeypatch.setattr(machine, "tune_process", lambda threads: None)
     monkeypatch.setattr(sys, "argv", ["worker", "inspect", str(tmp_path / "absent"), "1", "10", "cpu"])
     worker.main()

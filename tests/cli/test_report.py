@@ -41,9 +41,16 @@ def test_from_the_demo_to_reports(
     monkeypatch.setattr(machine, "tune_process", lambda threads=None, deterministic=False: None)
     monkeypatch.setattr(figures, "draw_run", no_picture)
     small = tiny()
-    monkeypatch.setattr(config_module, "resolve", lambda *arguments: small)
+    asked: list[tuple[object, ...]] = []
+
+    def resolved(*arguments: object) -> RunConfig:
+        asked.append(arguments)
+        return small
+
+    monkeypatch.setattr(config_module, "resolve", resolved)
     monkeypatch.setenv("COLUMNS", "100")
-    assert exit_code("demo", "--out=here") == 0
+    assert exit_code("demo", "--out=here", "--budget=smoke") == 0
+    assert asked[0] == ("digits-5t", "clom", "smoke", 0)
     assert f"Report: {Path('here') / 'report.html'} (" in capsys.readouterr().out.splitlines()[-1]
     page = (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,4 +41,4 @@ def test_a_user_knows_nothing_of_the_checkout() -> None:
 
 def test_a_failing_command_ends_it(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="exit code 3"):
-        make_dist.run([make_dist.sys.executable, "-c", "raise SystemExit(3)"], tmp_path)
+        make_dist.run([sys.executable, "-c", "raise SystemExit(3)"], tmp_path)

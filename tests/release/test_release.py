@@ -28,7 +28,7 @@ def project() -> dict[str, Any]:
 def releases(text: str) -> list[tuple[str, str, str]]:
     """Version, date and text of each section, newest first."""
     parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
-    return [(*heading.split(" - "), body) for heading, body in zip(parts[::2], parts[1::2], strict=True)]  # type: ignore[misc]
+    return [(*heading.split(" - "), body) for heading, body in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def test_the_newest_section_of_the_changelog_is_this_version() -> None:
