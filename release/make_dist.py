@@ -46,7 +46,7 @@ def build(environment: Path, target: Path) -> Path:
     python = make_environment(environment)
     pip_install(python, ["build"])
     say("Building the sdist and the wheel")
-    run([python, "-m", "build", "--outdir", str(target), str(ROOT)], environment)
+    run([python, "-m", "build", "--outdir", str(target), str(ROOT)], environment, quiet=True)
     (wheel,) = target.glob("*.whl")
     return wheel
 
@@ -102,12 +102,15 @@ def pip_install(python: str, what: Sequence[str]) -> None:
     run([python, "-m", "pip", "install", "--quiet", "--constraint", str(CONSTRAINTS), *what], Path(python).parent)
 
 
-def run(command: Sequence[str], folder: Path) -> None:
-    """Run a command that must succeed, in `folder`, without anything of the checkout's environment."""
-    print("  $ " + " ".join(Path(word).name if word == command[0] else word for word in command), flush=True)
-    done = subprocess.run(command, cwd=folder, env=outside(os.environ))
+def run(command: Sequence[str], folder: Path, quiet: bool = False) -> None:
+    """Run a command that must succeed, in `folder`, without anything of the checkout's environment.
+
+    With `quiet`, its output is shown only if it fails.
+    """
+    print("  $ " + " ".join([Path(command[0]).name, *command[1:]]), flush=True)
+    done = subprocess.run(command, cwd=folder, env=outside(os.environ), capture_output=quiet, text=True)
     if done.returncode:
-        sys.exit(f"It failed with exit code {done.returncode}.")
+        sys.exit(f"{done.stdout or ''}{done.stderr or ''}It failed with exit code {done.returncode}.")
 
 
 def outside(environment: Mapping[str, str]) -> dict[str, str]:

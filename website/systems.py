@@ -57,7 +57,7 @@ def index_page() -> str:
     for name in by_group(list(BUILT_IN)):
         if group_of(name) != group:
             group = group_of(name)
-            lines += [f"\n## {group.capitalize()}\n", "| system | name | stored between tasks |", "| --- | --- | --- |"]
+            lines += [f"\n## {_sentence(group)}\n", "| system | name | stored between tasks |", "| --- | --- | --- |"]
         info = BUILT_IN[name]
         lines.append(f"| [{info.short}]({name}.md): {_what(info)} | `{name}` | {info.keeps} |")
     return "\n".join(lines) + "\n"
@@ -79,7 +79,7 @@ def summary(name: str, info: MethodInfo) -> str:
         "Code": f"`src/{module}.py`",
     }
     lines = [f"- {fact}: {value}" for fact, value in facts.items() if value]
-    return f"{what[0].upper()}{what[1:]}.\n\n" + "\n".join(lines) + "\n"
+    return f"{_sentence(what)}.\n\n" + "\n".join(lines) + "\n"
 
 
 def results(name: str, rows: Sequence[Row]) -> str:
@@ -144,6 +144,11 @@ def _settings(name: str) -> str:
 
 def _what(info: MethodInfo) -> str:
     return info.title.partition(": ")[2]
+
+
+def _sentence(text: str) -> str:
+    """With a capital at the start, and names within as they are."""
+    return text[0].upper() + text[1:]
 
 
 def _seeds(rows: Sequence[Row]) -> str:

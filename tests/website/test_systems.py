@@ -30,6 +30,8 @@ def test_every_system_has_a_page_with_equations() -> None:
         assert text.startswith("\n## Equations\n")
         assert "$$" in text
         assert f"]({name}.md)" in index_page()
+    assert "\n## CLOM and its ablations\n" in index_page()
+    assert "\n## With stored samples\n" in index_page()
 
 
 @pytest.mark.parametrize("name", ["clom", "derpp", "ncm"])
