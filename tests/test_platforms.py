@@ -26,6 +26,7 @@ import torch
 
 from clom import machine
 from clom.errors import UserError
+from clom.files import write_atomically
 from clom.serve.images import decoder
 from clom.serve.lessons import stored_lesson, worker
 
@@ -40,6 +41,9 @@ RARE = {
     "pwd": set(),
     "grp": set(),
     "termios": set(),
+    "os.chown": set(),
+    "os.fchmod": {"files.py"},
+    "os.fchown": {"files.py"},
     "os.fork": set(),
     "os.forkpty": set(),
     "os.getuid": set(),
@@ -49,6 +53,8 @@ RARE = {
     "os.setsid": set(),
     "os.sysconf": {"machine.py"},
     "os.mkfifo": set(),
+    "os.O_NOFOLLOW": set(),
+    "os.O_NONBLOCK": set(),
     "os.link": {"serve/lessons/stored_lesson.py"},
     "os.symlink": set(),
     "signal.alarm": {"serve/images/decoder.py"},
@@ -147,7 +153,7 @@ def _without_proc(path: str, *arguments: Any, **options: Any) -> Any:
     return open(path, *arguments, **options)
 
 
-# --- locks -----------------------------------------------------------------------------------------------------------
+# --- locks and files -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -157,6 +163,7 @@ def windows_locks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
     def locking(descriptor: int, mode: int, count: int) -> None:
         place = os.lseek(descriptor, 0, os.SEEK_CUR)
+        assert place > 100, "on Windows nobody else could read the process id, which is at the start"
         request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, place, count, 0)
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
 
@@ -179,6 +186,16 @@ def test_locks_of_windows(windows_locks: ModuleType, tmp_path: Path) -> None:
             with pytest.raises(UserError, match=message), windows_locks.Lock(path):
                 pytest.fail("two at once")
         assert lock.file.exists(), "Windows cannot remove an open file"
+
+
+def test_permissions_are_kept_only_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "my.model"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(os, "fchmod", refuse)
+    monkeypatch.setattr(os, "fchown", refuse)
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
 
 
 # --- the server ------------------------------------------------------------------------------------------------------
