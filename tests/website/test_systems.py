@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,4 +76,6 @@ def test_results_are_the_rows_of_the_ledger(rows: list[Row]) -> None:
     changed = [row for row in rows if row.method == "clom" and row.overrides]
     assert changed
     assert "Runs with changed settings" in results("clom", rows)
+    both = results("clom", [*changed, *(replace(row, budget="smoke") for row in changed)])
+    assert both.count("| `cpu` |") == both.count("| `smoke` |") > 0
     assert "Runs with changed settings" not in results("clom", [row for row in rows if not row.overrides])
