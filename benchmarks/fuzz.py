@@ -34,7 +34,9 @@ def all_readers() -> list[Reader]:
         checkpoints,
         connections,
         idx,
+        implausible,
         models,
+        nasty_names,
         pickles,
         pictures,
         records,
@@ -43,7 +45,21 @@ def all_readers() -> list[Reader]:
         trees,
     )
 
-    parts = (idx, pickles, arrays, trees, pictures, settings, records, runs, models, checkpoints, connections)
+    parts = (
+        idx,
+        pickles,
+        arrays,
+        trees,
+        pictures,
+        settings,
+        records,
+        runs,
+        models,
+        checkpoints,
+        connections,
+        implausible,
+        nasty_names,
+    )
     return [reader for part in parts for reader in part.readers()]
 
 

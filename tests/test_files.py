@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
     assert read_bytes(path, limit=5) == b"12345"
     with pytest.raises(DataError, match=r"file is too large: expected at most 4 bytes"):
         read_bytes(path, limit=4)
+
+
+def test_no_more_memory_is_reserved_than_a_file_needs(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    tracemalloc.start()
+    try:
+        assert read_bytes(path, limit=10**9) == b"12345"
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+    finally:
+        tracemalloc.stop()
 
 
 def test_text_must_be_utf_8_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:

@@ -37,6 +37,17 @@ def _idx_pair(pack: Callable[[bytes], bytes], images: bytes = GOOD_IMAGES, label
     return make
 
 
+def _with_training(tests: Make, pack: Callable[[bytes], bytes], side: int) -> Make:
+    """Training images of another size than the test images."""
+
+    def make(folder: Path, randomness: Random) -> None:
+        tests(folder, randomness)
+        in_folder(_IMAGES.replace("t10k", "train"), pack(idx((6, side, side), bytes(6 * side**2))))(folder, randomness)
+        in_folder(_LABELS.replace("t10k", "train"), pack(GOOD_LABELS))(folder, randomness)
+
+    return make
+
+
 def _idx_special(pack: Callable[[bytes], bytes]) -> Mapping[str, Make]:
     pair = partial(_idx_pair, pack)
     found = {
@@ -56,6 +67,8 @@ def _idx_special(pack: Callable[[bytes], bytes]) -> Mapping[str, Make]:
         "images are labels": pair(GOOD_LABELS, GOOD_IMAGES),
         "pickle": pair(pickle.dumps({"data": 1})),
     }
+    for side in (1, 27, 32, 300):
+        found[f"training images of {side} pixels"] = _with_training(pair(), pack, side)
     for length in range(0, len(GOOD_IMAGES), 1024):
         found[f"cut after {length} bytes"] = pair(GOOD_IMAGES[:length])
     return found

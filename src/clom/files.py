@@ -47,13 +47,23 @@ def read_bytes(path: Path, limit: int = MAX_DATA_BYTES) -> bytes:
     check_regular(path)
     try:
         with open(path, "rb", opener=_without_waiting) as file:
-            _check_mode(path, os.fstat(file.fileno()).st_mode)  # again: it may have been replaced
-            content = file.read(limit + 1)
+            found = os.fstat(file.fileno())
+            _check_mode(path, found.st_mode)  # again: it may have been replaced
+            content = _read_at_most(file, limit + 1, expected=found.st_size)
     except (OSError, ValueError) as problem:  # ValueError: an invalid file name
         raise DataError(f"Cannot read {path}: {getattr(problem, 'strerror', None) or problem}.") from problem
     if len(content) > limit:
         raise DataError(f"{path} is too large: expected at most {limit} bytes.")
     return content
+
+
+def _read_at_most(file: BinaryIO, limit: int, expected: int) -> bytes:
+    """Python reserves as many bytes as are asked for, so no more than are expected are asked for at once."""
+    parts, size = list[bytes](), 0
+    while size < limit and (part := file.read(min(limit - size, expected + 1))):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -5,6 +5,7 @@ Tested by tests/methods/families/test_masked.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -29,6 +30,7 @@ from clom.ood.predictors.base import TaskOutputs
 from clom.threads import Workers
 
 Result = TypeVar("Result")
+_PIXELS_AT_ONCE = 32 * 64 * 64
 
 
 class MaskedNetwork(Method):
@@ -139,8 +141,9 @@ class MaskedNetwork(Method):
     @property
     def _images_at_once(self) -> int:
         """On a CPU so few that their activations stay in its caches; larger batches gain nothing there."""
-        small = self.device.type == "cpu" and not self.protection.net.has_frozen_backbone
-        return 32 if small else self._batch_size
+        if self.device.type != "cpu" or self.protection.net.has_frozen_backbone:
+            return self._batch_size
+        return min(32, max(1, _PIXELS_AT_ONCE // math.prod(self.image_shape[1:])))
 
     def _batch_blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         """The blocks of one batch: each task's network on a few images at a time, side by side."""
