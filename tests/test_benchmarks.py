@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import four_pixels
-from benchmarks.crash import Crasher, crash
+from benchmarks.crash import Learn, Run, crash
 from benchmarks.inference import predict
 from benchmarks.measure import figure, interleaved, ratios, seconds
 from benchmarks.models import Masked, random_pixels, subject, untrained
@@ -152,9 +152,14 @@ def test_a_full_report_does_not_say_that_it_was_quick() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["clom", "derpp"])
 def test_killed_runs_end_as_unbroken_ones(method: str, tmp_path: Path) -> None:
-    equal, within = crash(Crasher.of(method), kills=4, seed=1, place=tmp_path)
+    equal, within = crash(Run.of(method), kills=4, seed=1, place=tmp_path)
     assert equal == 4
     assert within >= 1
+
+
+def test_killed_lessons_end_as_unbroken_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert crash(Learn.of("clom"), kills=4, seed=1, place=tmp_path)[0] == 4
 
 
 def test_dense_products_and_plain_convolutions_take_turns(capsys: pytest.CaptureFixture[str]) -> None:
