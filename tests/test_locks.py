@@ -76,3 +76,10 @@ def test_a_link_in_the_place_of_the_lock_is_not_written_to(tmp_path: Path) -> No
     with pytest.raises(OSError, match=r"\.model\.lock"), Lock(tmp_path / "model"):
         pass
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_what_others_write_into_the_lock_is_not_repeated(tmp_path: Path) -> None:
+    with Lock(tmp_path / "model"):
+        (tmp_path / ".model.lock").write_text("12\x1b[2J" + "x" * 10_000)
+        with pytest.raises(UserError, match="by another process"), Lock(tmp_path / "model"):
+            pass

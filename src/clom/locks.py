@@ -64,6 +64,7 @@ class Lock:
                 number = self.file.read_text().strip()
             except OSError:
                 number = ""
+            number = number if number.isdecimal() and len(number) < 20 else ""  # anybody may have written it
             if number or time.monotonic() > until:
                 return f"process {number}" if number else "another process"
             time.sleep(0.01)

@@ -212,6 +212,21 @@ def test_verifying_and_forgetting(taught: Clom, elsewhere: Path) -> None:
     assert "'leaves': missing" in taught.out
 
 
+def test_names_are_shown_and_not_obeyed(taught: Clom, elsewhere: Path) -> None:
+    write_pictures(elsewhere / "sea", "[red]", "[bold] :smile:")
+    (elsewhere / "sea" / "[red]" / "0.png").rename(elsewhere / "sea" / "[red]" / "\x1b[2J\n.png")
+    assert taught("learn", "my.model", "sea", "--name=[/b] stuff") == 0
+    assert "Learned '[/b] stuff' in" in taught.out
+    for words in (["inspect", "my.model"], ["predict", "my.model", "sea"], ["verify", "my.model"]):
+        assert taught(*words) == 0
+        assert "[red]" in taught.out or "'[/b] stuff'" in taught.out
+        assert "\x1b" not in taught.out + taught.err
+    assert taught("predict", "my.model", "sea", "--task=\x1b[2J") == 2
+    assert r"There is no task '\x1b[2J'" in taught.err
+    assert taught("forget", "my.model", "[/b] stuff") == 0
+    assert "[bold] :smile:" in taught.out
+
+
 def test_a_model_that_is_being_taught(taught: Clom, elsewhere: Path) -> None:
     write_pictures(elsewhere / "sea", "blue", "grey")
     with Lock(elsewhere / "my.model"):

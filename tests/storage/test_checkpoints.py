@@ -115,6 +115,12 @@ def test_only_damaged_checkpoints_are_like_none(tmp_path: Path) -> None:
         assert folder(tmp_path).latest(0) is None
 
 
+def test_a_pipe_in_the_place_of_a_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "task2-phase0-step000000004.ckpt")
+    with pytest.warns(UserWarning, match="a pipe"):
+        assert folder(tmp_path).latest(0) is None
+
+
 class _Payload:
     def __init__(self, target: Path) -> None:
         self.target = target

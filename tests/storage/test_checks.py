@@ -163,6 +163,10 @@ def test_implausible_sizes_and_names(parts: Parts, tmp_path: Path, changes: dict
     assert why in outcome(tmp_path / "m", described(parts, **changes))
 
 
+def test_a_description_longer_than_any_real_one(parts: Parts, tmp_path: Path) -> None:
+    assert "longer than 20000000" in outcome(tmp_path / "m", described(parts, surprise="x" * 20_000_000))
+
+
 def test_a_solver_that_would_keep_forgetting_busy(parts: Parts, tmp_path: Path) -> None:
     settings = json.loads(parts[1]["description"])["settings"]
     endless = settings | {"memory_fit": settings["memory_fit"] | {"solver": "sgd", "iterations": 10**9}}

@@ -31,8 +31,8 @@ def verify_command(
     model
         The model file.
     against
-        An older copy of the model: the parameters and outputs of each of its tasks are compared. By default each task
-        is compared with the fingerprint recorded when it was learned.
+        An older copy of the model: the parameters, the scores and the answers of each of its tasks, as with predict
+        --task, are compared. By default each task is compared with the fingerprint recorded when it was learned.
     threads
         Number of CPU threads; by default one per core.
     """

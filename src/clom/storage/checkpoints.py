@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from clom.data.stream import Task
-from clom.files import hidden_neighbour, write_atomically, writing
+from clom.errors import DataError
+from clom.files import MAX_MODEL_BYTES, hidden_neighbour, read_bytes, write_atomically, writing
 from clom.learning.context import Checkpoints, Snapshot
 from clom.methods.families.base import Method
 from clom.stopping import StopRequest
@@ -105,14 +106,14 @@ class CheckpointFolder(Checkpoints):
     def latest(self, phase: int) -> Snapshot | None:
         for path in self._files(phase):
             try:
-                content = from_bytes(path.read_bytes())
+                content = from_bytes(read_bytes(path, MAX_MODEL_BYTES))
                 if content["belongs_to"] != self.belongs_to:
                     continue
                 snapshot = Snapshot(**content["snapshot"])
                 self._spent_before = max(self._spent_before, float(content["seconds"]))
                 self._cpu_before = max(self._cpu_before, float(content["cpu_seconds"]))
                 return snapshot
-            except (Damaged, KeyError, TypeError, ValueError) as problem:
+            except (Damaged, DataError, KeyError, TypeError, ValueError) as problem:
                 path.unlink()  # else it would count as one of the two that are kept
                 warnings.warn(f"{path} is damaged ({problem}). The previous checkpoint is used.", stacklevel=2)
         return None

@@ -26,6 +26,8 @@ from clom.storage.tensors import read_tensors, to_bytes
 FORMAT, VERSION = "clom-model", (1, 1)
 """Major and minor version of the files that are written (docs/model-files.md). Every file with the same major version
 and this or an earlier minor version can be read."""
+LONGEST_DESCRIPTION = 20_000_000
+"""In characters: enough for a million held-out photos."""
 CHECKSUM = "sha256"
 
 
@@ -58,6 +60,8 @@ def load_model(path: Path) -> Method:
         )
     if extra := header.keys() - {"format", "version", "description"}:
         raise UserError(f"{path} is damaged: its header has unknown entries ({', '.join(sorted(extra))}).")
+    if len(header.get("description", "")) > LONGEST_DESCRIPTION:
+        raise UserError(f"{path} is damaged: its description is longer than {LONGEST_DESCRIPTION} characters.")
     try:
         description = check_description(json.loads(header["description"]))
     except Exception as problem:  # the description can be anything

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as as_safetensors
 from torch import Tensor
 
 from clom.errors import UserError
-from clom.files import check_regular
+from clom.files import MAX_MODEL_BYTES, read_bytes
 
 CHECKSUM = "sha256"
 
@@ -57,11 +58,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    check_regular(path)
+    """Reads the file once, as a whole: a program that truncates a memory-mapped file kills whoever reads it."""
+    if not path.exists():
+        raise UserError(f"There is no file {path}.")
+    content = read_bytes(path, MAX_MODEL_BYTES)
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}.") from None
+        tensors = dict(sorted(from_safetensors(content).items()))  # otherwise in the order of a hash map
+        (length,) = struct.unpack_from("<Q", content)
+        return tensors, dict(json.loads(content[8 : 8 + length]).get("__metadata__") or {})
     except (SafetensorError, OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError) as problem:
         raise UserError(f"{path} cannot be read as a model file: {str(problem)[:300]}.") from None
