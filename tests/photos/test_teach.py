@@ -277,14 +277,11 @@ def test_a_model_that_somebody_replaces_meanwhile_is_kept_beside_the_new_one(tau
 
 
 def test_a_model_that_somebody_makes_meanwhile_is_kept(path: Path) -> None:
+    def write(_: Progress) -> None:
+        path.write_text("a diary")
+
     with pytest.raises(UserError, match=r"my-2\.model"):
-        teach(
-            path,
-            lambda size: given("blue", "grey"),
-            "sea",
-            method="ncm",
-            listener=Listener(on_step=lambda _: path.write_text("a diary")),
-        )
+        teach(path, lambda size: given("blue", "grey"), "sea", method="ncm", listener=Listener(on_step=write))
     assert path.read_text() == "a diary"
     assert [task.name for task in load_model(path.with_name("my-2.model")).tasks] == ["sea"]
     assert files(path.parent) == ["my-2.model", "my.model"]

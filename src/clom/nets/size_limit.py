@@ -85,7 +85,7 @@ class ComputeLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     known from shapes before an operation that multiplies sizes is run. Only for the thread that enters the context."""
 
     def __init__(self, elements: int, multiply_adds: float, why: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.elements, self.multiply_adds, self.why = elements, multiply_adds, why
 
     def __torch_dispatch__(
