@@ -43,8 +43,8 @@ UPLOAD = 60_000_000
 MOST = 2.0
 """How many times as long the slowest hundredth may take under attack."""
 _THREADS = 4
-PAUSES = (0.0, 0.5)
-"""Seconds from question to question of a client: on a server that is fully busy, and on one that is not."""
+PAUSES = (0.5,)
+"""Seconds from question to question of a client."""
 _ZEROS = bytes(UPLOAD)
 _HEAD = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n"
 BEGIN, END = "<!-- attack:begin -->", "<!-- attack:end -->"

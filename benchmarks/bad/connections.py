@@ -33,7 +33,7 @@ from clom.storage.tensors import to_bytes
 
 _FILE = "conversation.json"
 _LIMITS = ConnectionLimits(
-    at_once=20, per_address=10, crowd=5, header_seconds=0.2, idle_seconds=1, write_seconds=0.2, silent_seconds=0.05
+    at_once=20, per_address=10, header_seconds=0.2, idle_seconds=1, write_seconds=0.2, silent_seconds=0.05
 )
 _BODIES = Limits(stall_seconds=0.2, bytes_at_once=300_000, silent_seconds=0.05)
 _HONEST = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

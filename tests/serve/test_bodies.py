@@ -118,6 +118,30 @@ def test_together_the_largest_stalled_one_has_to_go() -> None:
     run(check, replace(LIMITS, stall_seconds=10))
 
 
+def test_large_bodies_share_one_rate_and_small_ones_do_not_wait() -> None:
+    async def check(bodies: Bodies) -> None:
+        clock = asyncio.get_running_loop().time
+        started = clock()
+
+        async def large() -> float:
+            client, body = opened(bodies)
+            for number in range(4):
+                client.send(100, more=number < 3)
+                await body.receive()
+            return clock() - started
+
+        small, small_body = opened(bodies)
+        sending = [asyncio.create_task(large()) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        small.send(50, more=False)
+        before = clock()
+        await small_body.receive()
+        assert clock() - before < 0.2
+        assert max(await asyncio.gather(*sending)) > 0.5, "700 bytes beyond the first hundred, at 1000 a second"
+
+    run(check, replace(LIMITS, bytes_per_second=1000, quick_bytes=100, stall_seconds=10))
+
+
 def test_if_nobody_stalls_the_largest_has_to_go() -> None:
     async def check(bodies: Bodies) -> None:
         small, small_body = opened(bodies)

@@ -20,6 +20,7 @@ class Bodies:
         self.received = 0
         """Bytes since the start."""
         self._open: set[Body] = set()
+        self._free_at = 0.0
 
     @property
     def total(self) -> int:
@@ -32,6 +33,13 @@ class Bodies:
 
     def close(self, body: Body) -> None:
         self._open.discard(body)
+
+    async def pace(self, size: int) -> None:
+        """Wait as long as so many bytes may take. All large bodies share one rate, so that receiving them leaves time
+        for answers; the client waits, too, since nothing is read meanwhile."""
+        clock = asyncio.get_running_loop().time
+        self._free_at = max(clock(), self._free_at) + size / self.limits.bytes_per_second
+        await asyncio.sleep(self._free_at - clock())
 
     def make_room(self) -> None:
         """Drop the largest of those whose client has stalled, or else the largest of all."""
@@ -82,6 +90,8 @@ class Body:
             raise HTTPException(413, too_large(self._most))
         if size:
             self._bodies.make_room()
+            if self.count > self._bodies.limits.quick_bytes:
+                await self._bodies.pace(size)
         if self._dropped:
             raise HTTPException(503, "Too much is being sent at once. Try again in a moment.", _CLOSE)
         return message

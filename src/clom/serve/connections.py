@@ -26,8 +26,6 @@ class ConnectionLimits:
     at_once: int = 800
     per_address: int = 600
     """Of one IPv4 address or one IPv6 network of 64 bits."""
-    crowd: int = 200
-    """Connections of one address, from which on those that keep the server waiting make room for new ones."""
     header_seconds: float = 10.0
     """From the connection, or from the first byte of a further request, to the end of the request's header."""
     idle_seconds: float = 5.0
@@ -56,7 +54,7 @@ class Connections:
     def admit(self, connection: Connection) -> bool:
         """Add a connection; False if there is no room for it."""
         own, limits = self._open.get(connection.address, {}), self.limits
-        if len(own) >= limits.crowd and not self._make_room([own]) and len(own) >= limits.per_address:
+        if len(own) >= limits.per_address and not self._make_room([own]):
             return False
         if self._count >= limits.at_once and not self._make_room(list(self._open.values())):
             return False
@@ -127,6 +125,10 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.waits_for in (Waiting.UPLOAD, Waiting.ANSWER):
             self._header_since = None
+
+    def on_response_complete(self) -> None:
+        self._last = self.loop.time()  # from now on it is the client who keeps us waiting
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """The client broke the protocol. If that was in the middle of a request, the application must not answer, too:
