@@ -49,6 +49,13 @@ def test_text_is_shown_as_it_is(show: Callable[[Console, str], None], terminal: 
     assert "\x1b]" not in output.getvalue()
 
 
+@pytest.mark.parametrize("text", NASTY)
+def test_numbers_and_paths_within_text_are_not_coloured(text: str) -> None:
+    output = io.StringIO()
+    Console(file=output, force_terminal=True, color_system="truecolor", width=200).print(text)
+    assert "\x1b" not in output.getvalue()
+
+
 def test_no_other_console_is_used() -> None:
     """Nor the functions of rich that print on a console of their own."""
     source = Path(clom.__file__).parent

@@ -18,7 +18,7 @@ class Console(RichConsole):
     set by arguments (`style="bold"`), never within the text."""
 
     def __init__(self, *, stderr: bool = False, file: IO[str] | None = None, **options: Any) -> None:
-        super().__init__(stderr=stderr, file=file, markup=False, emoji=False, highlight=False, **options)
+        super().__init__(stderr=stderr, file=file, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **(options | {"markup": False, "emoji": False}))

@@ -57,3 +57,18 @@ def test_a_damaged_file_is_named(folder: Path, name: str) -> None:
     (folder / name).write_text(json.dumps(["a list"]))
     with pytest.raises(UserError, match=name):
         read_run(folder)
+
+
+@pytest.mark.parametrize(
+    "content", [{"external": [1]}, {"predictors": [1]}, {"predictors": {"argmax": {"title": "x"}}}]
+)
+def test_a_damaged_comparison_of_scores(folder: Path, content: dict[str, object]) -> None:
+    (folder / "scores.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"scores\.json is damaged"):
+        read_run(folder)
+
+
+def test_a_comparison_of_scores_without_predictors(folder: Path) -> None:
+    """As earlier versions wrote it."""
+    (folder / "scores.json").write_text(json.dumps({"external": {"": None}}))
+    assert read_run(folder).scores == {"external": {"": None}, "predictors": {}}

@@ -380,7 +380,8 @@ def test_the_examples_are_scored_on_the_given_device(
     devices, blocks = [], MaskedMethod.blocks
 
     def recorded(self: MaskedMethod, pixels: torch.Tensor) -> Blocks:
-        devices.append(self.device)
+        if len(pixels) > 1:  # not the generated image that is looked at when a model is loaded
+            devices.append(self.device)
         return blocks(self, pixels)
 
     monkeypatch.setattr(MaskedMethod, "blocks", recorded)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation
+from clom.experiments.analysis.predictor_comparison import PredictorResult
 from clom.experiments.analysis.task_outputs import OutputBook
 from clom.experiments.config import RunConfig
 from clom.experiments.ledger import Row
@@ -71,13 +73,10 @@ def read_run(folder: Path, device: torch.device | None = None) -> FinishedRun:
         move(method, device)
     n_tasks = len(method.tasks)
     tasks = read_results(folder / "metrics.jsonl", n_tasks)
-    scores = read_json(folder / "scores.json") if (folder / "scores.json").exists() else None
+    scores = _read_comparison(folder / "scores.json")
     outputs = OutputBook(folder, method)
     validation = [outputs.stored(f"validation {task}") for task in range(n_tasks)]
-    names = (scores or {}).get("external", {})
-    if not isinstance(names, dict):
-        raise UserError(f"{folder / 'scores.json'} is damaged. 'clom scores' rewrites it.")
-    external = {name: outputs.stored(f"external {name}") for name in names}
+    external = {name: outputs.stored(f"external {name}") for name in (scores or {}).get("external", {})}
     run = FinishedRun(
         folder,
         config,
@@ -92,3 +91,16 @@ def read_run(folder: Path, device: torch.device | None = None) -> FinishedRun:
     )
     Row.of_run(folder)  # checks the summary and the environment
     return run
+
+
+def _read_comparison(path: Path) -> dict[str, Any] | None:
+    """What `clom scores` wrote, with the predictors that earlier versions did not compare; None if it was not run."""
+    if not path.exists():
+        return None
+    scores = {"predictors": {}} | read_json(path)
+    try:
+        TypeAdapter(dict[str, PredictorResult]).validate_python(scores["predictors"])
+        TypeAdapter(dict[str, Any]).validate_python(scores.get("external", {}))
+    except ValidationError:
+        raise UserError(f"{path} is damaged. 'clom scores' rewrites it.") from None
+    return scores
