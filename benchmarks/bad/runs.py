@@ -17,10 +17,10 @@ from benchmarks.bad.damage import spoil, spoil_value
 from benchmarks.bad.models import as_if_learned
 from benchmarks.bad.records import config, run_files, stream
 from clom.errors import UserError
-from clom.experiments import signature
 from clom.experiments.analysis.finished_run import read_run
 from clom.experiments.ledger import Row
 from clom.experiments.run import execute
+from clom.experiments.run_folder import signature
 from clom.storage.model_file import save_model
 
 SIGNED = ("config.yaml", *signature.RESULTS)

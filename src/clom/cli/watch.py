@@ -20,7 +20,7 @@ from rich.text import Text
 from clom.cli.console import Console
 from clom.cli.display import duration
 from clom.cli.options import RunFolder
-from clom.experiments.progress_file import RecordedProgress, Sample, read_progress
+from clom.experiments.run_folder.progress_file import RecordedProgress, Sample, read_progress
 from clom.files import parse_json, read_text
 from clom.untrusted_text import printable
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from clom.errors import UserError, shorten
-from clom.experiments import signature
 from clom.experiments.ledger_schema import check_row
+from clom.experiments.run_folder import signature
 from clom.experiments.task_result import TaskResult
 from clom.files import parse_json, read_json, read_text, write_atomically
 from clom.locks import Lock

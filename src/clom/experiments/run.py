@@ -5,7 +5,7 @@
 | `config.yaml` | all settings, resolved: enough to repeat the run |
 | `environment.json` | versions, hardware, threads, command, checksum of the data |
 | `metrics.jsonl` | one line per learned task |
-| `progress.jsonl` | losses, rates and gates during training (`clom.experiments.progress_file`) |
+| `progress.jsonl` | losses, rates and gates during training (`clom.experiments.run_folder.progress_file`) |
 | `scores.safetensors` | the scorebook |
 | `model.safetensors` | the model after the last learned task |
 | `checkpoints/` | checkpoints of the task being learned; deleted when it is learned |
@@ -36,11 +36,12 @@ from clom.data.stream import Stream
 from clom.errors import UserError
 from clom.evaluation.metrics import Evaluation, average_incremental, evaluate, forgetting
 from clom.evaluation.scorebook import Scorebook
-from clom.experiments import provenance, signature
+from clom.experiments import provenance
 from clom.experiments.allowance import unit_of_passes
 from clom.experiments.config import RunConfig, require_plugins
 from clom.experiments.plain_yaml import read_yaml
-from clom.experiments.progress_file import OnValues, ProgressFile, ignore_values
+from clom.experiments.run_folder import signature
+from clom.experiments.run_folder.progress_file import OnValues, ProgressFile, ignore_values
 from clom.experiments.task_result import TaskResult as TaskResult
 from clom.experiments.task_result import read_results as read_results
 from clom.files import write_atomically, write_json, writing

@@ -13,11 +13,11 @@ import pytest
 from clom.cli import main
 from clom.data.stream import Stream
 from clom.errors import UserError
-from clom.experiments import signature
 from clom.experiments.analysis.finished_run import read_run
 from clom.experiments.config import RunConfig, resolve
 from clom.experiments.ledger import Row
 from clom.experiments.run import execute, read_config
+from clom.experiments.run_folder import signature
 from clom.storage.tensors import checksum, read_tensors
 
 TINY: dict[str, Any] = {

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from clom.experiments import progress_file
 from clom.experiments.config import resolve
-from clom.experiments.progress_file import NAME, ProgressFile, Sample, StepCounter, read_progress
 from clom.experiments.run import execute
+from clom.experiments.run_folder import progress_file
+from clom.experiments.run_folder.progress_file import NAME, ProgressFile, Sample, StepCounter, read_progress
 from clom.learning.progress import Progress
 from clom.methods.clom import Clom
 
