@@ -12,6 +12,7 @@ import pytest
 import clom
 from clom.cli import COMMANDS, make_app, take_plugins
 from clom.data.stream import Stream
+from clom.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -88,7 +89,32 @@ def test_commands_are_found() -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), SHOWN)
-def test_commands_have_options_that_exist(page: str, line: str) -> None:
+def test_commands_have_options_that_exist(
+    page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     words, _ = take_plugins(shlex.split(line.partition("clom ")[2]))
     assert words[0] in COMMANDS
+    for _ in words:
+        try:
+            make_app().parse_args(words, exit_on_error=False, print_error=False)
+            return
+        except UserError as problem:
+            make_what_is_missing(str(problem))
     make_app().parse_args(words, exit_on_error=False, print_error=False)
+
+
+def make_what_is_missing(problem: str) -> None:
+    """The file, folder or run that a command of a guide is about."""
+    found = re.match(r"There is no (file|folder) (\S+)\.( |$)", problem)
+    if run := re.match(r"(\S+) is not the folder of a run", problem):
+        Path(run[1]).mkdir(parents=True)
+        (Path(run[1]) / "config.yaml").touch()
+    elif data := re.match(r"The folder of data sets (\S+) does not exist", problem):
+        Path(data[1]).mkdir(parents=True)
+    elif found is not None and found[1] == "folder":
+        Path(found[2]).mkdir(parents=True)
+    else:
+        assert found is not None, problem
+        Path(found[2]).parent.mkdir(parents=True, exist_ok=True)
+        Path(found[2]).touch()
