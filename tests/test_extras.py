@@ -13,7 +13,7 @@ from clom.errors import UserError
 from clom.extras import EXTRAS, require
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
-FOR_DEVELOPERS = {"dev", "browser"}
+FOR_DEVELOPERS = {"dev", "browser", "docs"}
 NOT_FOR_DEVELOPERS = {"track", "wandb", "mlflow"}
 """Trackers: the tests use fakes, and the real ones where they are installed."""
 
