@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,19 @@ def test_predictions_are_compared_too(changed: str, old: Path, monkeypatch: pyte
 
     monkeypatch.setattr(type(method), "blocks_and_belonging", other)
     assert [check.verdict for check in verify(path, old)] == ["identical", "changed", "new"]
+
+
+@pytest.mark.parametrize("change", [{"task_logit_scale": 0.5}, {"belonging": (-9.0, -8.0)}])
+def test_what_a_person_sees_is_compared_too(change: dict[str, object], old: Path) -> None:
+    """The same parameters and scores with another temperature, or other thresholds, give other answers."""
+    method, path = later(old)
+    record = method.tasks[1].record
+    assert record is not None
+    method.tasks[1] = replace(method.tasks[1], record=record.model_copy(update=change))
+    save_model(path, method)
+    checks = verify(path, old)
+    assert [check.verdict for check in checks] == ["identical", "changed", "new"]
+    assert "answers" in checks[1].reason
 
 
 def test_a_forgotten_task_is_missing(old: Path) -> None:
