@@ -24,6 +24,7 @@ from benchmarks.bad.cases import Make, Reader
 from benchmarks.bad.damage import spoil
 from benchmarks.bad.models import learned
 from clom.errors import DataError
+from clom.serve.app import make_app
 from clom.serve.connections import Connection, ConnectionLimits, Connections
 from clom.serve.limits import Limits
 from clom.serve.security import Access
@@ -122,7 +123,7 @@ async def converse(folder: Path, script: Mapping[str, Any]) -> None:
     path.write_bytes(model())
     service = Service(path, Access(), _BODIES, threads=1)
     service.decoders = NoDecoders()  # type: ignore[assignment]
-    server: Config = make_server(service, _LIMITS).config
+    server: Config = make_server(make_app(service), _LIMITS).config
     server.load()
     connections, state = Connections(_LIMITS), ServerState()
 

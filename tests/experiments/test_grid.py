@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clom.cli import main
+from clom.cli import main, supervised
 from clom.errors import UserError
 from clom.experiments.grid import Block, Cell, Outcome, cells, execute_command, read_grid
 from clom.experiments.ledger import Row, add, read
@@ -64,6 +64,7 @@ def test_a_block_is_all_combinations() -> None:
     chosen = next(cell for cell in found if cell.name == "digits-5t-hat-cpu-s1-s100")
     assert chosen.config.settings["attention"]["s_max"] == 100
     assert "attention.s_max=100.0" in chosen.command(None, 1)
+    assert chosen.command(None, 1)[1:3] == ["-m", supervised.__name__], "it stops when this process ends"
     assert "--compile" in chosen.command(None, 1, compile=True)
     assert "--compile" not in chosen.command(None, 1)
 

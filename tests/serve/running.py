@@ -28,6 +28,7 @@ from clom.methods.families.base import Method
 from clom.methods.ncm import Ncm, NcmSettings
 from clom.nets import AdapterSettings, PooledConvSettings
 from clom.photos.teach import learn_pictures
+from clom.serve.app import make_app
 from clom.serve.client import Client
 from clom.serve.connections import ConnectionLimits
 from clom.serve.server import make_server
@@ -92,7 +93,7 @@ def serving(
     """A server in a thread, on a free port."""
     service = Service(path, threads=1, niceness=0, **options)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = make_server(service, connections, timeout_graceful_shutdown=1)
+        server = make_server(make_app(service), connections, timeout_graceful_shutdown=1)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

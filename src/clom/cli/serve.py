@@ -68,6 +68,7 @@ def serve_command(
     """
     require("serve", "clom serve")
     from clom import machine
+    from clom.serve.app import make_app
     from clom.serve.security import Access, check_token
     from clom.serve.server import make_server
     from clom.serve.service import Service
@@ -85,7 +86,7 @@ def serve_command(
         chosen = machine.choose_device(device)
         service = Service(model, access, threads=threads, most=batch, niceness=niceness, device=chosen)
         _show_address(console, access, listener.getsockname()[1])
-        make_server(service).run(sockets=[listener])
+        make_server(make_app(service)).run(sockets=[listener])
     say(console, "Stopped.")
 
 

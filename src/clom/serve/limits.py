@@ -22,7 +22,7 @@ class Limits:
     """Decoded images of one training job."""
     bytes_at_once: int = 1_500_000_000
     """Total of all requests being read; they wait on the disk."""
-    bytes_per_second: int = 50_000_000
+    bytes_per_second: int = 25_000_000
     """At which all bodies beyond their first `quick_bytes` are received together."""
     quick_bytes: int = 2_000_000
     stall_seconds: float = 15.0

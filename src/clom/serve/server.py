@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from clom import machine
-from clom.serve.app import make_app
 from clom.serve.connections import Connection, ConnectionLimits, Connections
-from clom.serve.service import Service
 
 _LONGEST_HEADER = 32_000
 _ACCEPTED_AT_ONCE = 32
@@ -31,8 +30,8 @@ class Server(uvicorn.Server):
             listener.listen(_WAITING)  # asyncio takes both numbers from `backlog`
 
 
-def make_server(service: Service, limits: ConnectionLimits | None = None, **options: Any) -> uvicorn.Server:
-    """The server of a model; `options` are passed to uvicorn."""
+def make_server(app: FastAPI, limits: ConnectionLimits | None = None, **options: Any) -> uvicorn.Server:
+    """The server of an application; `options` are passed to uvicorn."""
     connections = Connections(limits)
     machine.allow_open_files(4 * connections.limits.at_once)  # an upload has a temporary file, too
     usual: dict[str, Any] = {
@@ -46,4 +45,4 @@ def make_server(service: Service, limits: ConnectionLimits | None = None, **opti
         "timeout_graceful_shutdown": 2,
         "ws": "none",
     }
-    return Server(uvicorn.Config(make_app(service), **(usual | options)))
+    return Server(uvicorn.Config(app, **(usual | options)))
