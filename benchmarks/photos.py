@@ -1,172 +1,278 @@
-"""Real photos: CLOM with adapters against class statistics of the same frozen features, and against joint training.
+"""Photos: every system for `clom learn` on the same features, joint linear probes, and what is rejected as unknown.
 
-Two tasks, flowers and then ants and bees, some photos of each class to learn from and the rest to test. Prints CIL of
-every seed in percent. Not part of `make bench`: it needs the photos.
+python -m benchmarks.photos FOLDER FOLDER ... [--seeds 0,1,2] [--per-class 40] [--systems experts,slda] [--clom]
 
-python -m benchmarks.photos FOLDER [--seeds 0,1,2] [--per-class 40]
+Each folder, with one sub-folder per class, is a task; `a+b` joins two folders of the same classes. Some photos of each
+class are learned from, as `clom learn` would, and the rest are the test. Prints Markdown: accuracy with mean and
+deviation over the seeds, core seconds per task once the features exist, AUROC and rejection of strangers, and how often
+known photos are rejected at nominal rates. Not part of `make bench`: it needs the photos.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from benchmarks.joint_probe import joint_probe
 from clom import machine
 from clom.data.folders import Pictures, read_folder
 from clom.data.images import Images
-from clom.data.stream import Task
-from clom.learning.heads import HeadSettings, solve_head
+from clom.evaluation.metrics import auc
 from clom.learning.loop import generator
-from clom.methods.families.base import Blocks, Method
+from clom.methods.families.base import Method
 from clom.methods.families.frozen import FrozenMethod
-from clom.methods.families.masked import MaskedMethod
-from clom.photos.presets import new_method
+from clom.nets.pretrained.efficientnet_lite import PretrainedSettings
+from clom.nets.pretrained.feature_cache import FeatureCache
+from clom.photos.predict import Answer, Predictor
+from clom.photos.presets import ON_FROZEN_FEATURES, new_method
+from clom.photos.teach import learn_pictures
 
-FOLDERS = (("flowers5",), ("ants_bees/train", "ants_bees/val"))
-HELD = 0.2  # held-out share of the training photos, as in `clom learn`
-PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)
-IMAGENET = (
-    "Ants and bees, and daisies, are classes of ImageNet, which the features were trained on: not unseen classes."
-)
+RATES = (0.01, 0.05, 0.1, 0.2)
+REJECTED_AT = 0.05
 
 
 @dataclass(frozen=True)
-class Photos:
-    """One task's photos with their frozen features in four rotations, `[photos, 4, d]`, computed once for all seeds."""
+class Folder:
+    """The photos of one task."""
 
-    class_names: tuple[str, ...]
-    images: Images
-    features: Tensor
+    name: str
+    pictures: Pictures
 
-    def rows(self, seed: int, per_class: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Indices of the training, validation and test photos."""
-        train, held, test = [], [], []
-        count = round(HELD * per_class)
-        for label, name in enumerate(self.class_names):
-            rows = (self.images.labels == label).nonzero()[:, 0]
+    def split(self, seed: int, per_class: int, without: str | None = None) -> tuple[Pictures, Images]:
+        """Photos of every class but one to learn from, and the others of these classes."""
+        names = tuple(name for name in self.pictures.class_names if name != without)
+        labels, chosen, rest = self.pictures.images.labels, list[Tensor](), list[Tensor]()
+        for name in names:
+            rows = (labels == self.pictures.class_names.index(name)).nonzero()[:, 0]
             rows = rows[torch.randperm(len(rows), generator=generator(seed, "photos", name))]
-            held.append(rows[:count])
-            train.append(rows[count:per_class])
-            test.append(rows[per_class:])
-        return torch.cat(train), torch.cat(held), torch.cat(test)
+            chosen.append(rows[:per_class])
+            rest.append(rows[per_class:])
+        paths = tuple(self.pictures.paths[row] for row in torch.cat(chosen).tolist())
+        return Pictures(names, self._images(chosen), paths, ()), self._images(rest)
+
+    def of_class(self, name: str) -> Tensor:
+        return self.pictures.images.pixels[self.pictures.images.labels == self.pictures.class_names.index(name)]
+
+    def _images(self, rows: Sequence[Tensor]) -> Images:
+        labels = torch.cat([torch.full_like(own, label) for label, own in enumerate(rows)])
+        return Images(self.pictures.images.pixels[torch.cat(list(rows))], labels)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
-    """Percent of the test photos of all tasks, and CPU seconds of learning each task."""
+    """Results of one system, one entry per seed."""
 
-    cil: float
-    til: float
-    seconds: tuple[float, ...] = ()
+    cil: list[float] = field(default_factory=list)
+    til: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """Core seconds of each task of each seed."""
+    near: list[tuple[float, float]] = field(default_factory=list)
+    """AUROC and the share rejected, of a class left out of its folder."""
+    far: list[tuple[float, float]] = field(default_factory=list)
+    """The same of photos of other folders."""
+    rejected: dict[float, list[Tensor]] = field(default_factory=dict)
+    """Nominal rate -> which known test photos of each seed were rejected."""
+    expected: dict[float, list[tuple[float, float]]] = field(default_factory=dict)
+    """Nominal rate -> mean and variance of the rate to expect, of each seed."""
 
 
-def read(folder: Path, places: Sequence[str], method: MaskedMethod) -> Photos:
-    parts: list[Pictures] = [read_folder(folder / place, method.image_shape[-1]) for place in places]
-    images = Images.join([part.images for part in parts])
-    return Photos(parts[0].class_names, images, method.stored_form(images.pixels))
+class Systems:
+    """Makes the systems that are compared; all share the features of a photo."""
 
+    def __init__(self, backbone: str, size: int | None) -> None:
+        self.backbone, self.size, self.cache = backbone, size, FeatureCache()
 
-def learned(name: str, photos: Sequence[Photos], seed: int, per_class: int) -> tuple[Method, tuple[float, ...]]:
-    """A system after all tasks. Class statistics need no held-out photos and use these for training, too."""
-    method, taken = new_method(name, seed=seed), []
-    for number, task in enumerate(photos, start=1):
-        train, held, _ = task.rows(seed, per_class)
+    def make(self, name: str, seed: int) -> Method:
+        method = new_method(name, "efficientnet-lite0" if name == "clom" else self.backbone, seed, self.size)
         if isinstance(method, FrozenMethod):
-            train = torch.cat([train, held])
+            method.cache = self.cache
+        return method
+
+
+def read_task(text: str, size: int) -> Folder:
+    parts = [read_folder(Path(place), size) for place in text.split("+")]
+    if len({part.class_names for part in parts}) > 1:
+        raise SystemExit(f"The folders of {text} have different classes.")
+    images, paths = Images.join([part.images for part in parts]), tuple(path for part in parts for path in part.paths)
+    return Folder(Path(text.split("+")[0]).name, Pictures(parts[0].class_names, images, paths, ()))
+
+
+def measure(outcome: Outcome, method: Method, folders: Sequence[Folder], seed: int, per_class: int) -> None:
+    """Accuracy, time and false rejection after all tasks."""
+    tests = []
+    for number, folder in enumerate(folders, start=1):
+        taught, test = folder.split(seed, per_class)
         started = time.process_time()
-        method.learn(Task(f"task {number}", task.class_names, task.images[train], task.images[held]))
-        taken.append(time.process_time() - started)
-    return method, tuple(taken)
+        learn_pictures(method, taught, f"{folder.name} {number}")
+        outcome.seconds.append(time.process_time() - started)
+        tests.append(test)
+    cil, til, answers = [], [], list[Answer]()
+    for number, test in enumerate(tests):
+        found = _answers(method, test.pixels)
+        names = [method.tasks[number].class_names[label] for label in test.labels.tolist()]
+        cil += [answer.best.class_name == name for answer, name in zip(found, names, strict=True)]
+        til.append(method.block(test.pixels, number).argmax(1) == test.labels)
+        answers += found
+    outcome.cil.append(100 * statistics.fmean(cil))
+    outcome.til.append(100 * float(torch.cat(til).double().mean()))
+    for rate in RATES:
+        rejected = torch.tensor([(answer.familiarity or 0.0) <= rate for answer in answers])
+        outcome.rejected.setdefault(rate, []).append(rejected)
+        outcome.expected.setdefault(rate, []).append(_expected(method, tests, rate))
 
 
-def measure(name: str, photos: Sequence[Photos], seed: int, per_class: int) -> Outcome:
-    method, taken = learned(name, photos, seed, per_class)
-    calibrate = method.calibration
-    tests = [task.rows(seed, per_class)[2] for task in photos]
-    blocks = [calibrate(_blocks(method, task.features[test])) for task, test in zip(photos, tests, strict=True)]
-    labels = [task.images.labels[test] for task, test in zip(photos, tests, strict=True)]
-    return outcome(blocks, labels, taken)
+def _expected(method: Method, tests: Sequence[Images], rate: float) -> tuple[float, float]:
+    """Mean and variance of the rejected share of the test photos: of the thresholds, which are beta-distributed, and
+    of drawing the test photos."""
+    total = sum(len(test) for test in tests)
+    mean = variance = 0.0
+    for task, test in zip(method.tasks, tests, strict=True):
+        n = len(task.record.belonging) if task.record else 0
+        k, share = max(0.5, math.floor(rate * (n + 1) + 1e-9)), len(test) / total
+        own = k / (n + 1)
+        mean += share * own
+        variance += share**2 * (own * (1 - own) / (n + 2) + own * (1 - own) / max(1, len(test)))
+    return mean, variance
 
 
-def joint_probe(photos: Sequence[Photos], seed: int, per_class: int) -> Outcome:
-    """Logistic regression on unrotated photos of all classes at once; its L2 penalty is chosen on held-out photos."""
-    rows = [task.rows(seed, per_class) for task in photos]
-    offsets = torch.tensor([0] + [len(task.class_names) for task in photos]).cumsum(0)
-
-    def gather(part: int) -> tuple[Tensor, Tensor]:
-        features = [task.features[which[part], 0] for task, which in zip(photos, rows, strict=True)]
-        labels = [t.images.labels[w[part]] + o for t, w, o in zip(photos, rows, offsets, strict=False)]
-        return torch.cat(features), torch.cat(labels)
-
-    (train, labels), (held, truth) = gather(0), gather(1)
-    n = int(offsets[-1])
-
-    def right(l2: float) -> float:
-        answers = solve_head(train, labels, n, HeadSettings(l2=l2))(held).argmax(1)
-        return float((answers == truth).double().mean())
-
-    best = HeadSettings(l2=max(PENALTIES, key=right))
-    head = solve_head(torch.cat([train, held]), torch.cat([labels, truth]), n, best)
-    blocks, own = [], []
-    for task, which in zip(photos, rows, strict=True):
-        scores = head(task.features[which[2], 0]).detach()
-        blocks.append(list(scores.tensor_split(offsets[1:-1].tolist(), dim=1)))
-        own.append(task.images.labels[which[2]])
-    return outcome(blocks, own)
+def strangers(outcome: Outcome, systems: Systems, name: str, folders: Sequence[Folder], seed: int, few: int) -> None:
+    """One folder is learned, without one of its classes if it has three or more."""
+    for number, folder in enumerate(folders):
+        others = torch.cat([other.pictures.images.pixels for at, other in enumerate(folders) if at != number])
+        left_out = folder.pictures.class_names if len(folder.pictures.class_names) > 2 else (None,)
+        for without in left_out:
+            method = systems.make(name, seed)
+            taught, test = folder.split(seed, few, without)
+            learn_pictures(method, taught, folder.name)
+            known = _answers(method, test.pixels)
+            if without is not None:
+                outcome.near.append(_separation(known, _answers(method, folder.of_class(without))))
+            outcome.far.append(_separation(known, _answers(method, others)))
 
 
-def _blocks(method: Method, features: Tensor) -> Blocks:
-    if isinstance(method, FrozenMethod):
-        return [method.scores(features[:, 0], method.rows(task)) for task in range(len(method.tasks))]
-    return method.blocks(features)
+def _answers(method: Method, pixels: Tensor) -> list[Answer]:
+    predictor = Predictor(method)
+    return [answer for part in torch.split(pixels, 64) for answer in predictor(part, top=1)]
 
 
-def outcome(blocks: Sequence[Blocks], labels: Sequence[Tensor], seconds: tuple[float, ...] = ()) -> Outcome:
-    cil, til = [], []
-    for number, (of_task, right) in enumerate(zip(blocks, labels, strict=True)):
-        offset = sum(block.shape[1] for block in of_task[:number])
-        cil.append(torch.cat(of_task, 1).argmax(1) == right + offset)
-        til.append(of_task[number].argmax(1) == right)
-    percent = [100 * float(torch.cat(part).double().mean()) for part in (cil, til)]
-    return Outcome(percent[0], percent[1], seconds)
+def _separation(known: Sequence[Answer], strange: Sequence[Answer]) -> tuple[float, float]:
+    own, other = (torch.tensor([answer.familiarity or 0.0 for answer in answers]) for answers in (known, strange))
+    return auc(own, other), float((other <= REJECTED_AT).double().mean())
 
 
-def line(name: str, outcomes: Sequence[Outcome]) -> str:
-    seconds = " ".join(f"{max(of_task):.0f}" for of_task in zip(*(o.seconds for o in outcomes), strict=True))
-    each = ", ".join(f"{o.cil:.1f}" for o in outcomes)
-    cil, til = (statistics.fmean(values) for values in zip(*((o.cil, o.til) for o in outcomes), strict=True))
-    return f"| {name} | {cil:.1f} | {each} | {til:.1f} | {seconds} |"
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def accuracy_table(found: dict[str, Outcome]) -> Iterator[str]:
+    yield "| system | CIL % | of each seed | TIL % | core seconds per task |"
+    yield "|---|--:|---|--:|--:|"
+    for name, outcome in found.items():
+        each, seconds = ", ".join(f"{value:.1f}" for value in outcome.cil), outcome.seconds
+        taken = f"{statistics.fmean(seconds):.1f} (at most {max(seconds):.1f})" if seconds else ""
+        til = _spread(outcome.til) if outcome.til else ""
+        yield f"| {name} | {_spread(outcome.cil)} | {each} | {til} | {taken} |"
+
+
+def stranger_table(found: dict[str, Outcome]) -> Iterator[str]:
+    at = f"rejected at {REJECTED_AT:.0%}"
+    yield f"| system | near: AUROC | near: {at} | far: AUROC | far: {at} |"
+    yield "|---|--:|--:|--:|--:|"
+    for name, outcome in found.items():
+        cells = [
+            f"{statistics.fmean(score[part] for score in scores):.{digits}}"
+            for scores in (outcome.near, outcome.far)
+            if scores
+            for part, digits in ((0, "3f"), (1, "0%"))
+        ]
+        if cells:
+            yield f"| {name} | {' | '.join(cells)} |"
+
+
+def rate_table(found: dict[str, Outcome]) -> Iterator[str]:
+    yield "| system | " + " | ".join(f"{rate:.0%}" for rate in RATES) + " |"
+    yield "|---|" + "--:|" * len(RATES)
+    for name, outcome in found.items():
+        cells = []
+        for rate, rejected in outcome.rejected.items():
+            means, variances = zip(*outcome.expected[rate], strict=True)
+            middle, reach = statistics.fmean(means), 1.645 * math.sqrt(sum(variances)) / len(variances)
+            cells.append(
+                f"{float(torch.cat(rejected).double().mean()):.1%} "
+                f"({max(0.0, middle - reach):.1%} to {middle + reach:.1%})"
+            )
+        if cells:
+            yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _spread(values: Sequence[float]) -> str:
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{deviation}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.photos", description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="holds flowers5 and ants_bees")
+    parser.add_argument("folders", nargs="+", help="one per task; a+b joins two folders with the same classes")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--per-class", type=int, default=40, help="photos of each class to learn from")
+    parser.add_argument("--systems", default=",".join(ON_FROZEN_FEATURES))
+    parser.add_argument("--clom", action="store_true", help="also CLOM with adapters, which takes minutes")
+    parser.add_argument("--backbone", default="efficientnet-lite0")
+    parser.add_argument("--size", type=int)
+    parser.add_argument("--only-accuracy", action="store_true")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args(arguments)
     machine.tune_process(options.threads)
-    method = new_method()
-    assert isinstance(method, MaskedMethod)
-    photos = [read(options.folder, places, method) for places in FOLDERS]
-    seeds = [int(seed) for seed in options.seeds.split(",")]
-    found = {
-        name: [measure(name, photos, seed, options.per_class) for seed in seeds] for name in ("ncm", "slda", "clom")
-    }
-    found["joint probe"] = [joint_probe(photos, seed, options.per_class) for seed in seeds]
-    print(f"Flowers, then ants and bees; {options.per_class} photos of each class to learn from, the rest to test.")
-    print(IMAGENET)
-    print("| system | CIL %, mean | CIL % of each seed | TIL %, mean | processor seconds of each task, at most |")
-    print("|---|---|---|---|---|")
-    for name, outcomes in found.items():
-        print(line(name, outcomes))
+    systems = Systems(options.backbone, options.size)
+    folders = [read_task(text, systems.make("ncm", 0).image_shape[-1]) for text in options.folders]
+    names, seeds = options.systems.split(","), [int(seed) for seed in options.seeds.split(",")]
+    _warm(systems, folders)
+    found: dict[str, Outcome] = {}
+    for name in [*names, "clom"] if options.clom else names:
+        outcome = found.setdefault(name, Outcome())
+        for seed in seeds:
+            measure(outcome, systems.make(name, seed), folders, seed, options.per_class)
+            if not options.only_accuracy:
+                strangers(outcome, systems, name, folders, seed, options.per_class)
+    for title, features in (("joint probe", "stages"), ("joint probe, last layer only", "last")):
+        if options.backbone == "efficientnet-lite0":
+            found[title] = Outcome(_probes(systems, folders, seeds, options.per_class, features))
+    counts = ", ".join(f"{folder.name} ({len(folder.pictures.class_names)} classes)" for folder in folders)
+    print(f"{counts}; {options.per_class} photos of each class to learn from; {options.backbone}\n")
+    for table in (accuracy_table, *(() if options.only_accuracy else (stranger_table, rate_table))):
+        print("\n".join(table(found)) + "\n")
+
+
+def _warm(systems: Systems, folders: Sequence[Folder]) -> None:
+    """Compute the features of all photos once, so that learning alone is timed."""
+    method = systems.make("experts", 0)
+    assert isinstance(method, FrozenMethod)
+    for folder in folders:
+        method.embed_views(folder.pictures.images.pixels, lambda count: None)
+
+
+def _probes(systems: Systems, folders: Sequence[Folder], seeds: Sequence[int], few: int, features: str) -> list[float]:
+    method = systems.make("ncm", 0)
+    assert isinstance(method, FrozenMethod)
+    assert isinstance(method.net_settings, PretrainedSettings)
+    columns = slice(None) if features == "stages" else slice(-1280, None)
+    found = []
+    for seed in seeds:
+        parts, start = [], 0
+        for folder in folders:
+            taught, test = folder.split(seed, few)
+            for images in (taught.images, test):
+                parts.append((method.embed(images.pixels)[:, columns], images.labels + start))
+            start += len(folder.pictures.class_names)
+        found.append(joint_probe(parts[::2], parts[1::2], start, seed))
+    return found
 
 
 if __name__ == "__main__":

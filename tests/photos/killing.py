@@ -54,6 +54,10 @@ def ended(process: int) -> int:
     return os.waitpid(process, 0)[1]
 
 
+def nothing() -> None:
+    pass
+
+
 def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -63,22 +67,26 @@ def while_writing() -> None:
 
 
 def before_renaming() -> None:
-    Path.replace = die  # type: ignore[assignment, method-assign]
+    around_renaming(before=die)
 
 
 def after_renaming() -> None:
+    around_renaming(after=die)
+
+
+def around_renaming(before: Callable[[], None] = nothing, after: Callable[[], None] = nothing) -> None:
+    """Of the model file, not of what is kept beside it."""
     honest = Path.replace
 
     def replace(self: Path, target: Path) -> Path:
+        if target.name != "my.model":
+            return honest(self, target)
+        before()
         honest(self, target)
-        die()
+        after()
         return target
 
     Path.replace = replace  # type: ignore[assignment, method-assign]
-
-
-def nothing() -> None:
-    pass
 
 
 def run(folder: Path, count: int, seed: int = 0) -> None:
@@ -117,8 +125,8 @@ def run(folder: Path, count: int, seed: int = 0) -> None:
         print(f"{prepare.__name__.replace('_', ' ')}: {state()}")
     path.write_bytes(content)
     assert ended(learner(path, photos, nothing)) == 0, "what a killed process leaves is in the way"
-    left = sorted(file.name for file in folder.iterdir())
-    assert left == ["my.model", "new"], left
+    left = sorted(file.name.partition("-")[0] for file in folder.iterdir())
+    assert left == [".my.model.before", "my.model", "new"], left
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ from PIL import Image
 
 from clom.data.folders import Pictures
 from clom.data.images import Images, to_unit
-from clom.learning.context import TrainingContext
 from clom.learning.heads import HeadSettings
 from clom.learning.learners.contrastive import ContrastiveSettings
 from clom.learning.loop import Plan
-from clom.learning.progress import Progress
 from clom.learning.protection.hard_attention import HardAttentionSettings
 from clom.methods.clom import Clom, ClomSettings
+from clom.methods.experts import Experts, ExpertsSettings
 from clom.methods.families.base import Method
 from clom.methods.hat import Hat, HatSettings
 from clom.methods.ncm import Ncm, NcmSettings
@@ -38,16 +37,18 @@ def ncm(seed: int = 0) -> Ncm:
 class MeanColour(Ncm):
     """Sees nothing but the average colour, and is therefore never wrong about coloured pictures."""
 
-    def embed(self, pixels: torch.Tensor, context: TrainingContext | None = None, batch: int = 64) -> torch.Tensor:
+    def embed(self, pixels: torch.Tensor, view: str = "plain") -> torch.Tensor:
         features = torch.zeros(len(pixels), self.backbone.n_features)
         features[:, :3] = to_unit(pixels).mean((2, 3))
-        if context is not None:
-            context.report(Progress(len(self.tasks) - 1, "features", 1, 1))
         return features
 
 
 def mean_colour(seed: int = 0) -> MeanColour:
     return MeanColour(ADAPTER, NcmSettings(), SHAPE, seed)
+
+
+def experts(seed: int = 0) -> Experts:
+    return Experts(ADAPTER, ExpertsSettings(directions=3), SHAPE, seed)
 
 
 def slda(seed: int = 0) -> Slda:
@@ -81,6 +82,7 @@ def supsup(seed: int = 0) -> SupSup:
 MAKERS: dict[str, Callable[[], Method]] = {
     "ncm": ncm,
     "slda": slda,
+    "experts": experts,
     "clom with adapters": clom,
     "clom from scratch": clom_from_scratch,
     "clom with normalisation": clom_residual,

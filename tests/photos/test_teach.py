@@ -51,7 +51,8 @@ def given(*names: str) -> Pictures:
 
 
 def files(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.iterdir())
+    """All but the version that is kept for `undo`."""
+    return sorted(file.name for file in folder.iterdir() if ".before-" not in file.name)
 
 
 def test_a_folder_makes_a_model_and_the_next_one_extends_it(path: Path, tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_folder_makes_a_model_and_the_next_one_extends_it(path: Path, tmp_path
 
 def test_the_record_says_what_was_learned(path: Path) -> None:
     """Of 10 pictures a class two are held out, of 6 one."""
-    teach(path, lambda size: pictures("red", "green", count=10), "leaves", method="ncm")
+    teach(path, lambda size: pictures("red", "green", count=10), "leaves", method="clom")
     teach(path, lambda size: pictures("blue", "grey", count=6), "sea")
     leaves, sea = (task.record for task in load_model(path).tasks)
     assert leaves is not None
@@ -93,13 +94,33 @@ def test_accuracies_and_belonging_are_those_of_the_held_out_pictures(path: Path)
         assert size == SIDE
         return pictures("red", "green", count=10)
 
-    lesson = teach(path, source, "leaves", method="ncm")
-    block = load_model(path).block(source(SIDE).task("leaves", seed=0).validation.pixels, 0)
-    labels = source(SIDE).task("leaves", seed=0).validation.labels
+    lesson = teach(path, source, "leaves", method="clom")
+    held = source(SIDE).task("leaves", seed=0).validation
+    (block,), belonging = load_model(path).blocks_and_belonging(held.pixels)
     (record,) = (task.record for task in load_model(path).tasks)
     assert record == lesson.record
-    assert record.belonging == pytest.approx(sorted(block.max(1).values.tolist()), abs=1e-5)
-    assert record.accuracy == (block.argmax(1) == labels).double().mean().item()
+    assert not record.cross_fitted
+    assert record.belonging == pytest.approx(sorted(belonging[:, 0].tolist()), abs=1e-5)
+    assert record.accuracy == (block.argmax(1) == held.labels).double().mean().item()
+
+
+def test_closed_form_methods_learn_from_all_pictures_and_are_judged_without_each(path: Path) -> None:
+    """Scores of pictures that a fit has not seen are lower than those of the pictures that it was fitted to."""
+    lesson = teach(path, lambda size: pictures("red", "green", count=10), "leaves", method="ncm")
+    record = lesson.record
+    assert record.cross_fitted
+    assert (record.images, record.validation_images, len(record.belonging)) == ((10, 10), (10, 10), 20)
+    own = load_model(path).belonging(pictures("red", "green", count=10).images.pixels)[:, 0]
+    assert sum(record.belonging) < float(own.sum())
+    assert lesson.held_out.mistakes.n_photos == len(lesson.held_out.pixels) == 20
+    assert set(lesson.held_out.files) == set(pictures("red", "green", count=10).file_names)
+
+
+def test_a_missing_folder_is_noticed_before_the_model_is_loaded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    teach(path, lambda size: given("red", "green"), "leaves", method="ncm")
+    monkeypatch.setattr(teach_module, "load_model", lambda path: pytest.fail("the model was loaded"))
+    with pytest.raises(UserError, match="There is no folder nowhere"):
+        teach(path, Path("nowhere"))
 
 
 def test_the_listener_hears_files_a_plan_and_steps_in_this_order(path: Path, tmp_path: Path) -> None:
@@ -111,7 +132,7 @@ def test_the_listener_hears_files_a_plan_and_steps_in_this_order(path: Path, tmp
     assert heard[10] == (11, 11)
     plan = heard[11]
     assert isinstance(plan, LessonPlan)
-    assert (plan.task, plan.n_train, plan.n_validation) == ("warm", 8, 2)
+    assert (plan.task, plan.n_train, plan.n_validation) == ("warm", 10, 0)
     assert [file.path.name for file in plan.skipped] == ["broken.png"]
     assert lesson.skipped == plan.skipped
     assert heard[12:]
@@ -134,9 +155,9 @@ def test_what_is_to_be_learned_is_checked_once_and_before_any_file_is_decoded(
 
     count(teach_module, "check_new")
     count(folders, "_classes")
-    count(folders, "read_picture")
+    count(folders, "read_sized_picture")
     teach(path, folder, method="ncm")
-    assert calls[:3] == ["_classes", "check_new", "read_picture"]
+    assert calls[:3] == ["_classes", "check_new", "read_sized_picture"]
     assert (calls.count("_classes"), calls.count("check_new")) == (1, 1)
     calls.clear()
     with pytest.raises(UserError, match="knows these classes already"):
@@ -332,7 +353,7 @@ def test_the_description_is_complete(taught: Path) -> None:
     assert (about["method"], about["backbone"], about["image_shape"]) == ("ncm", "efficientnet-lite0", [3, SIDE, SIDE])
     assert about["bytes"] == taught.stat().st_size
     (task,) = about["tasks"]
-    assert (task["name"], task["classes"], task["images"]) == ("leaves", ["red", "green"], [5, 5])
+    assert (task["name"], task["classes"], task["images"]) == ("leaves", ["red", "green"], [6, 6])
     assert len(task["fingerprint"]) == 64
 
 

@@ -6,14 +6,12 @@ Set SCREENSHOTS to a folder to keep pictures of the page: 1280 and 390 pixels wi
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clom.data.example_photos import write_example_photos
 from clom.data.folders import Pictures, read_folder
 from clom.methods.clom import Clom, ClomSettings
 from clom.nets import AdapterSettings
@@ -26,21 +24,11 @@ from serve.running import pictures, serving, wait_until, warm_model
 
 pytest.importorskip("playwright", reason="make test-browser installs it")
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
 
-SIDE, PER_CLASS = 96, 12
-CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("photos")
-    write_example_photos(folder, per_class=PER_CLASS, per_class_new=3)
-    for task, name in (("shapes", "stars"), ("patterns", "checks")):
-        shutil.move(folder / task / name, folder / "unused" / name)
-    return folder
+SIDE = 96
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +47,6 @@ def client(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
     save_model(path, method)
     with serving(path) as (found, _):
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = shutil.which(os.environ.get("CHROMIUM", "chromium"))
-    if program is None:
-        pytest.fail("The browser test needs chromium. On Debian: apt install chromium")
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=program, args=CAMERA)
-        yield found
-        found.close()
 
 
 @pytest.fixture
@@ -178,11 +155,11 @@ def test_everything_can_be_reached_with_the_keyboard(page: Page) -> None:
     """The order of focus is the order of reading."""
     expect(page.locator("#ask-drop")).to_be_visible()
     seen = []
-    for _ in range(9):
+    for _ in range(10):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
     assert seen[:4] == ["Skip to the content", "Ask", "Teach", "Look inside"]
-    assert seen[4:8] == ["ask-files", "ask-camera", "ask-task", "ask-rate"]
+    assert seen[4:9] == ["ask-files", "ask-folder", "ask-camera", "ask-task", "ask-rate"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -13,7 +13,7 @@ from clom.nets import AdapterSettings, AlexNetSettings, NetSettings, PooledConvS
 from clom.nets.gates import Gates
 from clom.nets.layers import GatedConv2d, GatedJoin, GatedLinear, Net
 from clom.nets.plain import Backbone
-from clom.nets.pretrained.efficientnet_lite import EfficientNetLite0
+from clom.nets.pretrained.efficientnet_lite import EfficientNetLite
 from clom.testing import check_network
 
 ALEXNET = AlexNetSettings(channels=(5, 6, 7), hidden=9, paddings=(1, 1, 0), pools=(2, 2, 1))
@@ -38,7 +38,7 @@ def test_the_same_without_gates(name: str) -> None:
 
 
 def test_the_frozen_network() -> None:
-    check_network(lambda: EfficientNetLite0(AdapterSettings(weights="random", width=0.05)), image_size=16)
+    check_network(lambda: EfficientNetLite(AdapterSettings(weights="random", width=0.05)), image_size=16)
 
 
 def test_plain_modules() -> None:

@@ -70,8 +70,8 @@ def is_run(kind: object, folder: Path | Sequence[Path]) -> None:
 
 def is_class_folder(kind: object, folder: Path) -> None:
     """Checks a folder of photos to be learned: one subfolder per class."""
-    if folder.is_file():
-        raise UserError(f"{folder} is a file: photos are learned from a folder with one subfolder per class.")
+    if folder.is_file() and folder.suffix.lower() != ".zip":
+        raise UserError(f"{folder} is a file: photos are learned from a folder with one subfolder per class, or a zip.")
     if not folder.exists():
         near = _similar(folder)
         raise UserError(f"There is no folder {folder}.{f' Did you mean {near}?' if near else ''}")

@@ -64,7 +64,12 @@ def _table(about: dict[str, Any]) -> Table:
             table.add_row(task["name"], "not recorded", ", ".join(task["classes"]), "", "")
             continue
         counts = zip(task["classes"], task["images"], task["validation_images"], strict=True)
-        classes = ", ".join(f"{name} ({images}+{held})" for name, images, held in counts)
+        merged = {name: f", answered as {into}" for name, into in task.get("merged", {}).items()}
+        judged_apart = not task.get("cross_fitted")  # else every photo is both learned from and held out once
+        classes = "; ".join(
+            f"{name} ({images}{f'+{held}' if judged_apart else ''}){merged.get(name, '')}"
+            for name, images, held in counts
+        )
         learned = task["learned"].replace("T", " ").removesuffix("Z")
         table.add_row(task["name"], learned, classes, f"{task['accuracy']:.1%}", task["fingerprint"][:8])
     return table

@@ -56,9 +56,9 @@ def serve_command(
     public
         Let everybody who can reach a --host that is not local ask for predictions without the token.
     method
-        For a new model: clom (the default), ncm or slda.
+        For a new model: experts (the default), slda, ncm, ranpac, klda or clom.
     backbone
-        For a new model: efficientnet-lite0 (pretrained, the default) or resnet-18.
+        For a new model: efficientnet-lite0 (pretrained, the default) or another that `clom learn` takes.
     threads
         Number of CPU threads; by default one per core.
     batch

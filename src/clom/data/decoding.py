@@ -41,7 +41,12 @@ def decode(source: Path | BytesIO, size: int) -> NDArray[np.uint8]:
 
     Raises a `DataError` with a short reason if the image cannot be decoded.
     """
-    return _opened(source, lambda image: _square(image, size))
+    return decode_with_size(source, size)[0]
+
+
+def decode_with_size(source: Path | BytesIO, size: int) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """The same, and the width and height of the image in the file."""
+    return _opened(source, lambda image: _square_and_size(image, size))
 
 
 def picture_size(source: Path | BytesIO) -> tuple[int, int]:
@@ -71,6 +76,11 @@ def _opened(source: Path | BytesIO, use: Callable[[Image.Image], T]) -> T:
 def _formats() -> list[str]:
     Image.init()
     return sorted(set(Image.OPEN) - _RUNS_PROGRAMS)
+
+
+def _square_and_size(image: Image.Image, size: int) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    full = image.size  # before `draft`, which makes it smaller
+    return _square(image, size), full
 
 
 def _square(image: Image.Image, size: int) -> NDArray[np.uint8]:

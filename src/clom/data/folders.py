@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from clom.data.decoding import decode
+from clom.data.decoding import decode_with_size
 from clom.data.images import Images
-from clom.data.stratified import hold_out, share_of, split_images
+from clom.data.stratified import hold_out, share_of, split_rows
 from clom.data.stream import Task
 from clom.errors import DataError, UserError
 from clom.untrusted_text import on_one_line
@@ -48,17 +50,33 @@ class Pictures:
     skipped: tuple[Skipped, ...]
     n_outside: int = 0
     """How many of the pictures are links to files outside the folder."""
+    sizes: tuple[tuple[int, int], ...] = ()
+    """Width and height of each picture in its file; empty if unknown."""
 
     def task(self, name: str, validation: float = 0.2, seed: int = 0) -> Task:
-        """The pictures as a task, with the share `validation` of each class (at least one picture) held out."""
+        """The pictures as a task, with the share `validation` of each class held out: at least one picture, unless the
+        share is 0."""
+        train, held = self.split(validation, seed)
+        return Task(name, self.class_names, self.images[train], self.images[held])
+
+    def split(self, validation: float = 0.2, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """The rows for training and the held-out rows of `task`, each in ascending order."""
+        if not validation:
+            return torch.arange(len(self.images)), torch.arange(0)
         randomness = torch.Generator().manual_seed(seed)
         drawn = hold_out(self.images.labels, len(self.class_names), share_of(validation), randomness)
-        return Task(name, self.class_names, *split_images(self.images, drawn))
+        return split_rows(drawn)
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """The folder and the name of each picture's file, for display."""
+        return tuple(readable("/".join(path.parts[-2:])) for path in self.paths)
 
     def part(self, rows: Tensor, with_skipped: bool = True) -> Pictures:
         """The pictures selected by the mask `rows`."""
         paths = tuple(path for path, chosen in zip(self.paths, rows.tolist(), strict=True) if chosen)
-        return Pictures(self.class_names, self.images[rows], paths, self.skipped if with_skipped else ())
+        sizes = tuple(size for size, chosen in zip(self.sizes, rows.tolist(), strict=False) if chosen)
+        return Pictures(self.class_names, self.images[rows], paths, self.skipped if with_skipped else (), sizes=sizes)
 
 
 def read_folder(
@@ -80,25 +98,15 @@ def read_folder(
     classes, skipped = _classes(folder, least_classes)
     if on_classes is not None:
         on_classes(tuple(classes))
-    files = [(path, label) for label, inside in enumerate(classes.values()) for path in inside]
-    pixels, labels, paths, n_outside = list[Tensor](), list[int](), list[Path](), 0
-    for done, (path, label) in enumerate(files, start=1):
-        outside = leads_outside(path, folder)
-        try:
-            if outside and not links:
-                raise DataError(OUTSIDE)
-            pixels.append(read_picture(path, size))
-            labels.append(label)
-            paths.append(path)
-            n_outside += outside
-        except DataError as problem:
-            skipped.append(Skipped(path, str(problem)))
-        if on_file is not None:
-            on_file(done, len(files))
-    _check_amounts(folder, tuple(classes), labels, skipped, least_images)
-    images = Images(torch.stack(pixels), torch.tensor(labels))
-    ordered = tuple(sorted(skipped, key=lambda file: str(file.path)))
-    return Pictures(tuple(classes), images, tuple(paths), ordered, n_outside)
+
+    def read(path: Path) -> tuple[Tensor, tuple[int, int]]:
+        if not links and leads_outside(path, folder):
+            raise DataError(OUTSIDE)
+        return read_sized_picture(path, size)
+
+    pictures = read_classes(classes, read, skipped, on_file)
+    check_amounts(folder, pictures, least_images)
+    return replace(pictures, n_outside=sum(leads_outside(path, folder) for path in pictures.paths))
 
 
 def leads_outside(path: Path, folder: Path) -> bool:
@@ -112,6 +120,36 @@ def leads_outside(path: Path, folder: Path) -> bool:
         return True
 
 
+def read_classes(
+    classes: Mapping[str, Sequence[Path]],
+    read: Callable[[Path], tuple[Tensor, tuple[int, int]]],
+    skipped: Iterable[Skipped] = (),
+    on_file: Callable[[int, int], None] | None = None,
+) -> Pictures:
+    """The pictures of each class. `read` returns the pixels and the size of a picture in its file; files for which it
+    raises a `DataError` are skipped."""
+    files = [(path, label) for label, inside in enumerate(classes.values()) for path in inside]
+    pixels, sizes, bad = list[Tensor](), list[tuple[int, int]](), list(skipped)
+    labels, paths = list[int](), list[Path]()
+    for done, (path, label) in enumerate(files, start=1):
+        try:
+            square, taken = read(path)
+            pixels.append(square)
+            sizes.append(taken)
+            labels.append(label)
+            paths.append(path)
+        except DataError as problem:
+            bad.append(Skipped(path, str(problem)))
+        if on_file is not None:
+            on_file(done, len(files))
+    images = Images(
+        torch.stack(pixels) if pixels else torch.empty(0, 3, 1, 1, dtype=torch.uint8),
+        torch.tensor(labels, dtype=torch.int64),
+    )
+    bad.sort(key=lambda file: str(file.path))
+    return Pictures(tuple(classes), images, tuple(paths), tuple(bad), sizes=tuple(sizes))
+
+
 def picture_files(folder: Path) -> list[Path]:
     """The files that `read_folder` would try to read."""
     return [path for files in _classes(folder, least=1)[0].values() for path in files]
@@ -122,6 +160,11 @@ def read_picture(path: Path, size: int) -> Tensor:
 
     Raises a `DataError` with a short reason, without the file name.
     """
+    return read_sized_picture(path, size)[0]
+
+
+def read_sized_picture(path: Path, size: int) -> tuple[Tensor, tuple[int, int]]:
+    """The same, and the width and height of the picture in the file."""
     if not path.is_file():  # reading a pipe could block forever
         raise DataError("there is no such file" if not path.exists() else "not a regular file")
     try:
@@ -129,7 +172,12 @@ def read_picture(path: Path, size: int) -> Tensor:
             raise DataError("the file is empty")
     except OSError as problem:
         raise DataError(f"cannot be read: {problem.strerror or problem}") from None
-    return torch.from_numpy(decode(path, size)).permute(2, 0, 1).contiguous()
+    return to_tensor(*decode_with_size(path, size))
+
+
+def to_tensor(square: NDArray[np.uint8], size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+    """A decoded picture as uint8 `[3, side, side]`, and its size unchanged."""
+    return torch.from_numpy(square).permute(2, 0, 1).contiguous(), size
 
 
 # --------------------------------------------------------------------------------------------------- folder contents
@@ -139,7 +187,7 @@ def _classes(folder: Path, least: int) -> tuple[dict[str, list[Path]], list[Skip
     """The files of each class, and the files that are in the wrong place."""
     if not folder.is_dir():
         raise UserError(f"{folder} is a file, not a folder." if folder.exists() else f"There is no folder {folder}.")
-    folders, loose = _content(folder)
+    folders, loose = folder_content(folder)
     if not folders:
         found = f"contains {len(loose)} files but no folders" if loose else "is empty"
         raise UserError(f"{folder} {found}. Create one folder per class in it and put the pictures there.")
@@ -154,7 +202,7 @@ def _classes(folder: Path, least: int) -> tuple[dict[str, list[Path]], list[Skip
     skipped = [Skipped(path, "outside the class folders") for path in loose]
     classes = {}
     for name, path in zip(names, folders, strict=True):
-        inner, classes[name] = _content(path)
+        inner, classes[name] = folder_content(path)
         if inner and not classes[name]:
             raise UserError(
                 f"'{name}' in {folder} contains folders ({listed(file.name for file in inner)}) instead of pictures. "
@@ -164,7 +212,7 @@ def _classes(folder: Path, least: int) -> tuple[dict[str, list[Path]], list[Skip
     return classes, skipped
 
 
-def _content(folder: Path) -> tuple[list[Path], list[Path]]:
+def folder_content(folder: Path) -> tuple[list[Path], list[Path]]:
     """The folders and the files in a folder, sorted by name identically on every system, without hidden ones."""
     try:
         found = sorted(folder.iterdir(), key=lambda path: (readable(path.name), path.name))
@@ -190,14 +238,14 @@ def _normalised(name: str) -> str:
     return unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
 
 
-def _check_amounts(
-    folder: Path, names: Sequence[str], labels: Sequence[int], skipped: Sequence[Skipped], least: int
-) -> None:
-    count = Counter(labels)
-    few = [f"'{name}' {count[label]}" for label, name in enumerate(names) if count[label] < max(1, least)]
+def check_amounts(place: Path, pictures: Pictures, least: int) -> None:
+    """Raise a `UserError` if a class has fewer than `least` pictures."""
+    count, skipped = Counter(pictures.images.labels.tolist()), pictures.skipped
+    names = enumerate(pictures.class_names)
+    few = [f"'{name}' {count[label]}" for label, name in names if count[label] < max(1, least)]
     if not few:
         return
-    problem = f"Each class needs at least {least} pictures; these in {folder} have fewer: {', '.join(few)}."
+    problem = f"Each class needs at least {least} pictures; these in {place} have fewer: {', '.join(few)}."
     if skipped:
         reasons = listed(f"{file.path.name} ({file.reason})" for file in skipped)
         problem += f" {len(skipped)} files were skipped: {reasons}."

@@ -43,8 +43,14 @@ def share_of(share: float) -> Callable[[int], int]:
 
 def split_images(images: Images, drawn: Sequence[Rows]) -> tuple[Images, Images]:
     """The training and the held-out images of all classes, in their original order."""
-    kept, held = (torch.cat([rows[part] for rows in drawn]).sort().values for part in (0, 1))
+    kept, held = split_rows(drawn)
     return images[kept], images[held]
+
+
+def split_rows(drawn: Sequence[Rows]) -> tuple[Tensor, Tensor]:
+    """The rows for training and the held-out rows of all classes, each in ascending order."""
+    kept, held = (torch.cat([rows[part] for rows in drawn]).sort().values for part in (0, 1))
+    return kept, held
 
 
 def balanced_rows(labels: Tensor, limit: int, randomness: torch.Generator) -> Tensor:

@@ -45,7 +45,7 @@ class Graph(nn.Module):
 @torch.no_grad()
 def make_graph(method: Method, tasks: Sequence[int]) -> Graph:
     """The graph of the given tasks, concatenated in order. Raises UserError if the method has no graph."""
-    if method.uses_predictor and len(tasks) > 1:
+    if method.uses_predictor and len(tasks) > 1 and not method.exports_decision:
         raise UserError(
             f"The task predictor '{next(iter(method.decisions()))}' cannot be exported. Export single tasks with "
             "--task, or decide by the calibration: method.use_predictor(None)."

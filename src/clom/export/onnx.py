@@ -85,11 +85,11 @@ def metadata(method: Method, tasks: Sequence[int]) -> dict[str, str]:
     about = {
         "format": "clom-export 1",
         "method": method.name,
-        "classes": [name for task in tasks for name in method.tasks[task].class_names],
+        "classes": [name for task in tasks for name in method.tasks[task].answer_names],
         "tasks": [
             {
                 "name": method.tasks[task].name,
-                "classes": list(method.tasks[task].class_names),
+                "classes": list(method.tasks[task].answer_names),
                 "thresholds": {str(rate): value for rate, value in thresholds(method, task, REJECTION_RATES).items()},
             }
             for task in tasks
@@ -183,12 +183,13 @@ def _difference(method: Method, tasks: Sequence[int], run: Runner) -> float:
     for count in (1, 3):
         images = _samples(method, count)
         raw, own = method.blocks_and_belonging(images)
-        blocks = calibrate(raw)
+        decides = method.exports_decision and len(tasks) == len(method.tasks)
+        blocks = method.comparable_blocks(images) if decides else calibrate(raw)
         expected = torch.cat([blocks[task] for task in tasks], 1)
         scores, belonging = run(images)
         places = torch.cat([torch.full((blocks[task].shape[1],), task) for task in tasks])
         best = own.gather(1, places[expected.argmax(1)][:, None])[:, 0]
-        for mine, theirs in ((expected, scores), (best, belonging)):
+        for mine, theirs in ((expected.float(), scores), (best, belonging)):
             size = max(1.0, float(mine.abs().max()))
             largest = max(largest, float((mine - theirs).abs().max()) / size)
     if not largest <= AGREEMENT:  # also rejects NaN

@@ -53,6 +53,27 @@ class Snapshot:
     """Counted since the task began; NaN in snapshots of versions that did not count them."""
 
 
+@dataclass(frozen=True)
+class OutOfFold:
+    """Outputs for the training images of one task, each from a fit that did not see that image."""
+
+    task: int
+    photos: Tensor
+    """Which of the images of the lesson."""
+    labels: Tensor
+    """Within the task."""
+    block: Tensor
+    """Scores of the task's own classes."""
+    belonging: Tensor
+    """The in-distribution score for the task."""
+    scores: Tensor
+    """Comparable scores of the classes of all tasks, `[images, classes]`."""
+    start: int
+    """The column of the task's first class in `scores`."""
+    logit_scale: float
+    """The inverse temperature of the task's block, or of all scores if tasks are compared by them."""
+
+
 class Checkpoints(ABC):
     """Where the snapshots of one task are stored, and when one is taken."""
 
@@ -88,13 +109,15 @@ class TrainingContext:
         data: Path | None = None,
         compile_with: str | None = None,
         passes: PassCounter | None = None,
+        folds: int = 0,
     ) -> None:
         """By default every step is reported on a CPU, and at most five a second on an accelerator, since reading the
         loss synchronises with the device. `data` is the user's folder of data sets, for methods that need one besides
         the task's images, `compile_with` the backend of torch.compile for the networks. The task's passes are counted
-        in `passes`."""
+        in `passes`. Methods fitted in closed form append to `out_of_fold` if there are `folds`."""
         self.on_progress, self.checkpoints = on_progress, checkpoints
         self.precision, self.data, self.compile_with, self.passes = precision, data, compile_with, passes
+        self.folds, self.out_of_fold = folds, list[OutOfFold]()
         self._pause, self._last_report = seconds_between_reports, -math.inf
         self._device: torch.device | None = None
         self._method: nn.Module | None = None

@@ -134,8 +134,50 @@ def discriminants(means: Tensor, covariance: Tensor, shrinkage: float) -> tuple[
     average = covariance.diagonal().mean().clamp(min=1e-12)
     identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
     shrunk = (1 - shrinkage) * covariance + shrinkage * average * identity
-    weight = torch.linalg.solve(shrunk, means.T).T.contiguous()
+    weight = torch.cholesky_solve(means.T, torch.linalg.cholesky(shrunk)).T.contiguous()
     return weight, -(weight * means).sum(1) / 2
+
+
+def ridge(gram: Tensor, sums: Tensor, penalty: float) -> Tensor:
+    """Weights `[classes, d]` of ridge regression to one-hot targets: `(G + l I)^-1 C`, from the Gram matrix G of the
+    inputs and their sums C per class, `[classes, d]`."""
+    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    return torch.cholesky_solve(sums.T, torch.linalg.cholesky(gram + penalty * identity)).T.contiguous()
+
+
+def mean_classifier(
+    means: Tensor, counts: Tensor, scatter: Tensor, shrinkage_rate: float, penalty: float
+) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the mean of linear discriminants and ridge regression, each divided by the root mean square of
+    its scores, from statistics of n samples with d features.
+
+    The covariance of the discriminants is shrunk by `k d / (k d + n)`. Ridge regression is that of classes of equal
+    size around the mean m of the class means: the Gram matrix is `G = scatter + n/c sum (mu - m) (mu - m)^T`, the
+    targets are one-hot, and `penalty` is relative to `trace(G) / n`.
+    """
+    n, (n_classes, d) = float(counts.sum()), means.shape
+    scatter = scatter.to(means)
+    total = means.new_zeros(n_classes, d), means.new_zeros(n_classes)
+    centre = means.mean(0)
+    between = means - centre
+    gram = scatter + n / n_classes * between.T @ between
+    regression = ridge(gram, n / n_classes * between, penalty * max(float(gram.trace()) / n, 1e-12))
+    rate = shrinkage_rate * d
+    for weight, bias in (
+        discriminants(means, scatter / n, rate / (rate + n)),
+        (regression, -(regression @ centre)),
+    ):
+        size = _score_size(weight, bias, means, counts, scatter)
+        total = total[0] + weight / size, total[1] + bias / size
+    return total
+
+
+def _score_size(weight: Tensor, bias: Tensor, means: Tensor, counts: Tensor, scatter: Tensor) -> Tensor:
+    """Root mean square of a sample's scores around their mean over the classes."""
+    weight, bias = weight - weight.mean(0), bias - bias.mean()
+    of_means = (means @ weight.T + bias).pow(2).sum(1) @ counts.to(means)
+    around_means = ((weight @ scatter) * weight).sum()
+    return ((of_means + around_means) / (counts.sum() * len(means))).sqrt().clamp(min=1e-12)
 
 
 @torch.no_grad()

@@ -178,5 +178,13 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
         "The covariance is that of all samples so far, independent of their order, and is shrunk more strongly, for "
         "few images per class.",
     ),
+    "klda": (
+        "There are 2,048 random directions instead of 5,000, features have length one, and the covariance is shrunk.",
+    ),
+    "ranpac": (
+        "There are 2,048 random directions instead of 10,000, and the backbone is not adapted to the first task.",
+        "The penalty is chosen among nine values, in each lesson, on one photo in five of the new classes.",
+    ),
+    "experts": ("There is no publication of it.",),
 }
 """The systems' names -> sentences about differences; empty for references without a publication."""

@@ -9,38 +9,44 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from clom.data.stream import Task
-from clom.learning.context import TrainingContext
-from clom.learning.nearest_mean import mean_directions
-from clom.methods.families.base import LearnedTask
-from clom.methods.families.frozen import FrozenMethod, more_rows
+from clom.methods.families.frozen import FrozenMethod, FrozenSettings
 from clom.nets import NetSettings
-from clom.settings import Settings
 
 
-class NcmSettings(Settings):
-    """NCM has no settings."""
+class NcmSettings(FrozenSettings):
+    """NCM has no settings of its own."""
 
 
 class Ncm(FrozenMethod):
-    """Predicts the class with the nearest mean direction. Means of learned classes never change."""
+    """Predicts the class with the nearest mean direction. Only `extend` changes the mean of a learned class."""
 
     name = "ncm"
     settings_type = NcmSettings
     exact_memory = True
-    class_buffers = scoring_buffers = ("means",)
+    class_buffers = ("means", "counts")
+    scoring_buffers = ("means",)
 
     def __init__(self, net: NetSettings, settings: NcmSettings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__(net, settings, image_shape, seed)
         self.register_buffer("means", torch.empty(0, self.backbone.n_features))
 
-    def _open_task(self, task: LearnedTask) -> None:
-        self.means = more_rows(self.means, task.n_classes)
+    def _fit(self, features: Tensor, rows: Tensor, tasks: Sequence[int]) -> None:
+        """Means are those of directions, not normalised again, so that more photos can be averaged in."""
+        directions = F.normalize(features, dim=2).mean(1)
+        means = self.means.clone()
+        counts = None if self.counts is None else self.counts.clone()
+        for row in torch.unique(rows).tolist():
+            new = directions[rows == row]
+            before = 0 if counts is None else int(counts[row])
+            means[row] = (before * means[row] + new.sum(0)) / (before + len(new))
+            if counts is not None:
+                counts[row] = before + len(new)
+        self.means, self.counts = means, counts
 
-    def _learn(self, task: Task, context: TrainingContext) -> None:
-        features = self.embed(task.train.pixels, context)
-        self.means[-task.n_classes :] = mean_directions(features, task.train.labels, task.n_classes)
+    def _fit_cost(self) -> float:
+        return 0.0
 
     def scores(self, features: Tensor, rows: slice = slice(None)) -> Tensor:
         return self.near(features, rows)

@@ -208,6 +208,30 @@ BUILT_IN: dict[str, MethodInfo] = {
         in_paper=False,
         deviations=DEVIATIONS["slda"],
     ),
+    "klda": MethodInfo(
+        "clom.methods.klda:Klda",
+        "KLDA: linear discriminant analysis on random Fourier features of frozen ones (Momeni et al. 2025)",
+        "a mean feature per class, one covariance, random directions",
+        divisible=False,
+        in_paper=False,
+        deviations=DEVIATIONS["klda"],
+    ),
+    "ranpac": MethodInfo(
+        "clom.methods.ranpac:Ranpac",
+        "RanPAC: ridge regression on random ReLU features of frozen ones (McDonnell et al. 2023)",
+        "a mean feature per class, one covariance, random directions",
+        divisible=False,
+        in_paper=False,
+        deviations=DEVIATIONS["ranpac"],
+    ),
+    "experts": MethodInfo(
+        "clom.methods.experts:Experts",
+        "Experts: a discriminant head per task, which never changes, and a shared task predictor; for photos",
+        "a mean feature and a subspace per class, one covariance",
+        divisible=False,
+        in_paper=False,
+        deviations=DEVIATIONS["experts"],
+    ),
 }
 
 PAPER_METHODS = tuple(name for name, info in BUILT_IN.items() if info.in_paper)

@@ -57,6 +57,22 @@ class HeldOutScores:
             low, high = (middle, high) if self._rejects(middle, false_rejection) else (low, middle)
         return high
 
+    def expected_rejection(self, false_rejection: float, confidence: float = 0.9) -> tuple[float, float]:
+        """Between which rates new images of the task will really be rejected, with this confidence.
+
+        The threshold for a rate r is the k-th lowest of n held-out scores, k = floor(r (n + 1)). The share of new
+        images below it is beta-distributed with parameters k and n + 1 - k, whatever the distribution of the scores:
+        few held-out images leave it uncertain. Where the tail is extrapolated (k = 0), the interval starts at zero.
+        """
+        from scipy.special import betaincinv  # not needed to reject images
+
+        check_rate(false_rejection)
+        n = len(self.ascending)
+        k = math.floor(false_rejection * (n + 1) + 1e-9)
+        outside = (1 - confidence) / 2
+        low = float(betaincinv(k, n + 1 - k, outside)) if k else 0.0
+        return low, float(betaincinv(k or 1, n + 1 - (k or 1), 1 - outside)) if n else 1.0
+
     def rejected_share(self, false_rejection: float) -> float:
         """The share of the held-out images that are unknown at this rate: at most the rate."""
         rejected = sum(self._rejects(score, false_rejection) for score in self.ascending)

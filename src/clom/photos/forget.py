@@ -7,7 +7,8 @@ from pathlib import Path
 
 from clom.files import file_state
 from clom.locks import Lock
-from clom.photos.teach import remove_leftovers, save_unless_replaced
+from clom.photos.previous import drop_previous, save_unless_replaced
+from clom.photos.teach import remove_leftovers
 from clom.storage.model_file import load_model
 
 
@@ -24,7 +25,10 @@ class Forgotten:
 
 
 def forget(path: Path, task: str) -> Forgotten:
-    """Remove a task by name; the others stay bit-identical. The file is replaced atomically."""
+    """Remove a task by name, also from the version kept for `undo`; the others stay bit-identical.
+
+    The file is replaced atomically.
+    """
     with Lock(path):
         state = file_state(path)
         method = load_model(path)
@@ -32,6 +36,7 @@ def forget(path: Path, task: str) -> Forgotten:
         number = method.task_number(task)
         learned, before, counts = method.tasks[number], method.capacity(), method.unit_counts()
         stays = method.forget(number)
+        drop_previous(path)  # which has the task
         save_unless_replaced(path, method, state)
     after = {group: used[-1] if used else 0.0 for group, used in method.capacity().items()}
     left = {group: units[-1] / counts[group][-1] if units else 1.0 for group, units in method.unit_counts().items()}

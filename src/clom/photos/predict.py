@@ -16,6 +16,7 @@ from clom.errors import UserError
 from clom.learning.logit_scale import fit_logit_scale
 from clom.methods.families.base import Blocks, Method
 from clom.ood.rejection import FALSE_REJECTION, check_rate, is_unknown
+from clom.photos.competitors import Competitors
 from clom.threads import Workers
 
 Result = TypeVar("Result")
@@ -72,14 +73,14 @@ class Predictor:
         but that task: tasks that are learned or forgotten later do not change it, if the method has `exact_memory`."""
         check_rate(false_rejection)
         numbers = list(range(len(self.method.tasks))) if task is None else [self.method.task_number(task)]
+        if task is None and self.method.uses_predictor:
+            parts = self._by_image(self.method.comparable_and_belonging, pixels)
+            chances = torch.cat([torch.cat(compared, 1) for compared, _ in parts]).softmax(1)
+            return self._answers(numbers, chances, torch.cat([own for _, own in parts]), top, false_rejection)
         blocks, belonging = self.scores(pixels, None if task is None else numbers)
         if task is not None:
             return self.task_answers(numbers[0], blocks[0], belonging[:, 0], top, false_rejection)
-        if self.method.uses_predictor:
-            compared = self._by_image(self.method.comparable_blocks, pixels)
-            chances = torch.cat([torch.cat(image, 1) for image in compared]).softmax(1)
-        else:
-            chances = (self.logit_scale * torch.cat(self.calibration(blocks), 1)).softmax(1)
+        chances = (self.logit_scale * torch.cat(self.calibration(blocks), 1)).softmax(1)
         return self._answers(numbers, chances, belonging, top, false_rejection)
 
     @torch.no_grad()
@@ -113,13 +114,9 @@ class Predictor:
     ) -> list[Answer]:
         if not bool(torch.isfinite(chances).all() and torch.isfinite(belonging).all()):
             raise UserError("The model has NaN or infinite scores for an image, so it cannot be used: it is damaged.")
-        classes = [(name, number) for number in numbers for name in self.method.tasks[number].class_names]
-        best = chances.topk(min(max(1, top), len(classes)), dim=1)
-        answers = []
-        for columns, sure, own in zip(best.indices.tolist(), best.values.tolist(), belonging.tolist(), strict=True):
-            likely = [(*classes[column], chance) for column, chance in zip(columns, sure, strict=True)]
-            answers.append(self._answer(likely, dict(zip(numbers, own, strict=True)), false_rejection))
-        return answers
+        likely = Competitors(self.method.tasks, numbers).most_likely(chances, top)
+        scores = [dict(zip(numbers, own, strict=True)) for own in belonging.tolist()]
+        return [self._answer(best, own, false_rejection) for best, own in zip(likely, scores, strict=True)]
 
     def _answer(self, likely: list[tuple[str, int, float]], own: dict[int, float], false_rejection: float) -> Answer:
         """The task of the best guess decides whether the image is unknown."""

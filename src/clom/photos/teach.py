@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from clom.data.folders import Pictures, Skipped, read_folder
-from clom.data.images import Images, resized_images
+from clom.data.images import resized_images
 from clom.data.stream import Task
 from clom.errors import UserError
-from clom.files import FileState, file_state, remove_temporary_files
+from clom.files import file_state, remove_temporary_files
 from clom.learning.context import Checkpoints, TrainingContext
-from clom.learning.logit_scale import fit_logit_scale
 from clom.learning.progress import OnProgress, ignore
 from clom.locks import Lock
 from clom.methods.families.base import Method, move
-from clom.methods.families.task_record import TaskRecord, now
+from clom.methods.families.frozen import FrozenMethod
+from clom.methods.families.task_record import TaskRecord
 from clom.photos import presets as create
+from clom.photos.archives import is_zip, read_zip
+from clom.photos.examination import HeldOut, examine, examine_folds, remembered_features
+from clom.photos.hints import Hint, hints
+from clom.photos.previous import save_change
 from clom.storage.checkpoints import checkpoints_for_model, lesson_folder
-from clom.storage.fingerprint import fingerprint
-from clom.storage.model_file import load_model, save_model
+from clom.storage.model_file import load_model
 from clom.untrusted_text import check_names
 
 Source = Path | Callable[[int], Pictures]
-"""A folder with one sub-folder of photos per class, or a function from an image size to square images of that size."""
+"""A folder with one sub-folder of photos per class, the same as a zip file, or a function from an image size to square
+images of that size."""
 
 NEARLY_FULL = 0.95
+FOLDS = 5
+"""Of cross-fitting, in lessons of methods that are fitted in closed form."""
 _GENERIC_NAMES = {"train", "training", "images", "photos", "pictures", "data"}
 
 
@@ -45,6 +51,8 @@ class LessonPlan:
     n_train: int
     n_validation: int
     skipped: tuple[Skipped, ...]
+    hints: tuple[Hint, ...]
+    """What to look at before these photos are learned."""
     n_outside: int = 0
     """Pictures that are links to files outside the folder."""
 
@@ -65,6 +73,7 @@ class Lesson:
     capacity: dict[str, float]
     """Gate group -> fraction of its units in use; empty for methods without gates."""
     created: bool
+    held_out: HeldOut
 
     @property
     def full(self) -> list[str]:
@@ -91,6 +100,7 @@ def teach(
     *,
     method: str | None = None,
     backbone: str | None = None,
+    size: int | None = None,
     seed: int | None = None,
     links: bool = True,
     listener: Listener | None = None,
@@ -98,39 +108,44 @@ def teach(
 ) -> Lesson:
     """Add the classes of `source` as one task to the model at `path`, which is created if it does not exist.
 
-    The file is replaced atomically at the end; the same call resumes an interrupted training. `method`, `backbone` and
-    `seed` configure a new model and must match an existing one. Without `links`, pictures that are links to files
-    outside the folder are skipped. A lock admits one process at a time.
+    The file is replaced atomically at the end; the same call resumes an interrupted training. `method`, `backbone`,
+    `size` and `seed` configure a new model and must match an existing one. Without `links`, pictures that are links to
+    files outside the folder are skipped. A lock admits one process at a time.
     """
     listener = listener or Listener()
+    if isinstance(source, Path) and not source.exists():  # noticed before a model is loaded
+        raise UserError(f"There is no folder {source}.")
     with Lock(path):
         remove_leftovers(path)
         before = file_state(path)
         created = before is None
-        learner = make_learner(method, backbone, seed) if created else _open(path, method, backbone, seed)
+        learner = make_learner(method, backbone, seed, size) if created else _open(path, method, backbone, seed, size)
         move(learner, device or torch.device("cpu"))
         name = name or _default_name(learner, source)
         pictures = _pictures(source, learner, name, listener, links)
         lesson = _learn(learner, pictures, name, listener, partial(checkpoints_for_model, path))
-        save_unless_replaced(path, learner, before)
+        save_change(path, learner, before)
         shutil.rmtree(lesson_folder(path), ignore_errors=True)
     return replace(lesson, created=created)
 
 
-def save_unless_replaced(path: Path, learner: Method, before: FileState | None) -> None:
-    """Save to `path`, unless another program changed that file since it was in the state `before`: then both are kept,
-    this one under another name, and the error tells it. The lock keeps other commands away, but not every program."""
-    target = path.resolve()  # a link stays a link
-    if file_state(target) in (before, None):
-        save_model(target, learner)
-        return
-    names = (target.with_name(f"{target.stem}-{number}{target.suffix}") for number in itertools.count(2))
-    other = next(name for name in names if not name.exists())
-    save_model(other, learner)
-    raise UserError(
-        f"Another program changed {path} in the meantime. That file is left as it is; the result of this command is in "
-        f"{other}."
-    )
+def look(
+    path: Path,
+    source: Source,
+    name: str | None = None,
+    *,
+    method: str | None = None,
+    backbone: str | None = None,
+    size: int | None = None,
+    seed: int | None = None,
+    links: bool = True,
+    listener: Listener | None = None,
+) -> LessonPlan:
+    """Read and check the photos of a lesson as `teach` would, and learn nothing."""
+    learner = _open(path, method, backbone, seed, size) if path.exists() else make_learner(method, backbone, seed, size)
+    name = name or _default_name(learner, source)
+    pictures = _pictures(source, learner, name, listener or Listener(), links)
+    return plan_of(pictures, _task(learner, pictures, name))
 
 
 def learn_pictures(learner: Method, pictures: Pictures, name: str) -> Lesson:
@@ -141,11 +156,26 @@ def learn_pictures(learner: Method, pictures: Pictures, name: str) -> Lesson:
 
 def _pictures(source: Source, learner: Method, name: str, listener: Listener, links: bool) -> Pictures:
     """The images to learn. Known tasks and classes are rejected before any file is decoded."""
-    size, check = learner.image_shape[-1], partial(check_new, learner, name)
+    return read_source(source, learner.image_shape[-1], partial(check_new, learner, name), listener, links=links)
+
+
+def read_source(
+    source: Source,
+    size: int,
+    on_classes: Callable[[tuple[str, ...]], None],
+    listener: Listener,
+    least_images: int = 5,
+    least_classes: int = 2,
+    links: bool = True,
+) -> Pictures:
+    """The images of a source; `on_classes` is told their classes, before any file is decoded, and may raise."""
     if isinstance(source, Path):
-        return read_folder(source, size, links=links, on_classes=check, on_file=listener.on_file)
+        limits: dict[str, Any] = {"least_images": least_images, "least_classes": least_classes}
+        if is_zip(source):
+            return read_zip(source, size, on_classes=on_classes, on_file=listener.on_file, **limits)
+        return read_folder(source, size, links=links, on_classes=on_classes, on_file=listener.on_file, **limits)
     pictures = source(size)
-    check(pictures.class_names)
+    on_classes(pictures.class_names)
     return pictures
 
 
@@ -156,15 +186,20 @@ def _learn(
     listener: Listener,
     checkpoints_of: Callable[[Method, Task], Checkpoints] | None = None,
 ) -> Lesson:
-    task = pictures.task(name, seed=learner.seed)
+    task = _task(learner, pictures, name)
     train, validation = (resized_images(images, learner.image_shape) for images in (task.train, task.validation))
     task = replace(task, train=train, validation=validation)
     if listener.on_plan is not None:
-        left_out = pictures.skipped, pictures.n_outside
-        listener.on_plan(LessonPlan(name, task.class_names, len(train), len(validation), *left_out))
+        listener.on_plan(plan_of(pictures, task))
     started = time.perf_counter()
-    learner.learn(task, TrainingContext(listener.on_step, checkpoints_of(learner, task) if checkpoints_of else None))
-    record, accuracy_among_all = examine(learner, task)
+    checkpoints = checkpoints_of(learner, task) if checkpoints_of else None
+    context = TrainingContext(listener.on_step, checkpoints, folds=FOLDS)
+    with remembered_features(learner):
+        learner.learn(task, context)
+    if context.out_of_fold:
+        record, accuracy_among_all, held_out = examine_folds(learner, task, pictures, context.out_of_fold[0])
+    else:
+        record, accuracy_among_all, held_out = examine(learner, task, pictures)
     learner.tasks[-1] = replace(learner.tasks[-1], record=record)
     return Lesson(
         task=name,
@@ -177,34 +212,27 @@ def _learn(
         n_classes=sum(learned.n_classes for learned in learner.tasks),
         capacity={group: used[-1] for group, used in learner.capacity().items()},
         created=False,
+        held_out=held_out,
     )
 
 
-@torch.no_grad()
-def examine(learner: Method, task: Task) -> tuple[TaskRecord, float]:
-    """The record of the task that was just learned, and its class-incremental accuracy."""
-    number, held = len(learner.tasks) - 1, task.validation
-    raw, belonging = learner.blocks_and_belonging(held.pixels)
-    blocks = learner.calibration(raw)
-    scores, start = torch.cat(blocks, 1), sum(block.shape[1] for block in blocks[:number])
-    within, overall = blocks[number].argmax(1) == held.labels, scores.argmax(1) == start + held.labels
-    record = TaskRecord(
-        learned=now(),
-        images=_counts(task.train, task.n_classes),
-        validation_images=_counts(held, task.n_classes),
-        accuracy=float(within.double().mean()),
-        logit_scale=fit_logit_scale(scores, start + held.labels),
-        task_logit_scale=fit_logit_scale(raw[number], held.labels),
-        belonging=tuple(sorted(belonging[:, number].tolist())),
-        fingerprint=fingerprint(learner, number),
-    )
-    return record, float(overall.double().mean())
+def _task(learner: Method, pictures: Pictures, name: str) -> Task:
+    """Methods fitted in closed form learn from all photos: held-out outputs come from cross-fitting."""
+    return pictures.task(name, validation=0.0 if isinstance(learner, FrozenMethod) else 0.2, seed=learner.seed)
 
 
-def make_learner(method: str | None, backbone: str | None, seed: int | None) -> Method:
+def plan_of(pictures: Pictures, task: Task) -> LessonPlan:
+    """What will be learned, and what was noticed about the photos."""
+    noticed = hints(pictures.images, pictures.class_names, pictures.file_names, pictures.sizes)
+    n_train, n_validation = len(task.train), len(task.validation)
+    return LessonPlan(task.name, task.class_names, n_train, n_validation, pictures.skipped, noticed, pictures.n_outside)
+
+
+def make_learner(method: str | None, backbone: str | None, seed: int | None = None, size: int | None = None) -> Method:
     """An untrained model, with the defaults of `new_method` for None."""
-    chosen: dict[str, str] = {key: value for key, value in (("method", method), ("backbone", backbone)) if value}
-    return create.new_method(**chosen, seed=seed or 0)
+    options = {"method": method, "backbone": backbone, "seed": seed, "size": size}
+    chosen: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    return create.new_method(**chosen)
 
 
 def check_new(learner: Method, name: str, class_names: tuple[str, ...]) -> None:
@@ -230,7 +258,7 @@ def remove_leftovers(path: Path) -> None:
     remove_temporary_files(path.resolve())
 
 
-def _open(path: Path, method: str | None, backbone: str | None, seed: int | None) -> Method:
+def _open(path: Path, method: str | None, backbone: str | None, seed: int | None, size: int | None) -> Method:
     """Load the model at `path`; raise if it contradicts the given options."""
     learner = load_model(path)
     advice = "Leave the option out, or choose another file for a new model."
@@ -238,6 +266,8 @@ def _open(path: Path, method: str | None, backbone: str | None, seed: int | None
         raise UserError(f"{path} is a model of the method {learner.name}, not {method}. {advice}")
     if seed is not None and seed != learner.seed:
         raise UserError(f"{path} was made with seed {learner.seed}, not {seed}. {advice}")
+    if size is not None and size != learner.image_shape[-1]:
+        raise UserError(f"{path} is for photos of {learner.image_shape[-1]} pixels, not {size}. {advice}")
     if backbone is not None:
         wanted = create.new_method(method=learner.name, backbone=backbone).net_settings.kind
         if wanted != learner.net_settings.kind:
@@ -249,10 +279,6 @@ def _default_name(learner: Method, source: Source) -> str:
     """The folder's name; for generic names such as `flowers/train`, that of its parent."""
     if not isinstance(source, Path):
         return f"task {len(learner.tasks) + 1}"
-    place = source.resolve()
+    place = source.resolve().with_suffix("") if is_zip(source) else source.resolve()
     names = [folder.name for folder in (place, place.parent) if folder.name]
     return next((name for name in names if name.lower() not in _GENERIC_NAMES), place.name or "photos")
-
-
-def _counts(images: Images, n_classes: int) -> tuple[int, ...]:
-    return tuple(torch.bincount(images.labels, minlength=n_classes).tolist())

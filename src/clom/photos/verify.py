@@ -78,6 +78,8 @@ def _compare(old: Method, before: int, new: Method, after: int) -> Check:
     )
     if not (torch.equal(old_block, new_block) and torch.equal(old_belonging, new_belonging)):
         return Check(name, "changed", f"its scores for {len(images)} generated images differ", prints[1])
+    if old.tasks[before].merged != new.tasks[after].merged:
+        return Check(name, "changed", "its scores are the same, but other classes are merged", prints[1])
     if old_answers != new_answers:
         return Check(name, "changed", f"its answers for {len(images)} generated images differ", prints[1])
     return Check(name, "identical", f"same parameters, same answers for {len(images)} generated images", prints[1])

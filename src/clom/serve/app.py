@@ -29,6 +29,7 @@ from clom.serve.images.uploads import decode_all, pictures_to_ask
 from clom.serve.lesson_requests import begin_lesson
 from clom.serve.lessons.runner import Busy, NoSuchJob
 from clom.serve.metrics import Counting
+from clom.serve.model_changes import add_changes
 from clom.serve.security import Guard
 from clom.serve.service import Service
 from clom.serve.sessions import add_sessions, may_see
@@ -38,6 +39,7 @@ _STATUS = {Busy: 409, NothingLearned: 409, NoSuchJob: 404}
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": schemas.Problem, "description": "Rejected, with the reason."}
 }
+StopAtHints = Annotated[bool, Query(description="Wait for a decision if something is noticed about the pictures.")]
 _bearer = HTTPBearer(auto_error=False, description="The token that the server was started with, if any.")
 
 
@@ -133,7 +135,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         uploads = await pictures_to_ask(request, service.limits)
         found = await decode_all(uploads, service.decoders, service.engine.active.size, service.limits)
         await request.close()  # deletes the temporary files of the uploads
-        squares = [square for square in found if not isinstance(square, Unreadable)]
+        squares = [photo.square for photo in found if not isinstance(photo, Unreadable)]
         if not squares:
             bad = [file for file in found if isinstance(file, Unreadable)]
             text = bad[0].reason if len(bad) == 1 else f"none of {len(bad)} files is a picture that can be read"
@@ -175,8 +177,21 @@ def _add_lessons(app: FastAPI, service: Service) -> None:
         openapi_extra=schemas.TEACH_BODY,
         summary="Teach new classes",
     )
-    async def teach(request: Request) -> Response:
-        return await begin_lesson(service, request)
+    async def teach(request: Request, stop_at_hints: StopAtHints = False) -> Response:
+        return await begin_lesson(service, request, stop_at_hints=stop_at_hints)
+
+    @app.post(
+        "/pictures",
+        status_code=202,
+        dependencies=allowed,
+        response_model=schemas.JobOut,
+        openapi_extra=schemas.ADD_BODY,
+        summary="Add pictures to known classes, for instance to correct wrong answers",
+    )
+    async def add(request: Request, stop_at_hints: StopAtHints = False) -> Response:
+        return await begin_lesson(service, request, adds=True, stop_at_hints=stop_at_hints)
+
+    add_changes(app, service, allowed)
 
     @app.get("/jobs", response_model=schemas.JobList, summary="Training jobs, the latest first")
     async def all_jobs() -> dict[str, Any]:

@@ -65,6 +65,20 @@ class Client:
         fields += [("pictures", (path.name, path.read_bytes())) for _, path in files]
         return self._json("POST", "/tasks", fields)
 
+    def add(self, classes: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
+        """Start adding pictures to known classes; returns the job."""
+        files = [(label, path) for label, paths in classes.items() for path in paths]
+        fields: list[tuple[str, str | tuple[str, bytes]]] = [("labels", label) for label, _ in files]
+        fields += [("pictures", (path.name, path.read_bytes())) for _, path in files]
+        return self._json("POST", "/pictures", fields)
+
+    def forget(self, task: str) -> dict[str, Any]:
+        return self._json("DELETE", f"/tasks/{quote(task, safe='')}")
+
+    def undo(self) -> dict[str, Any]:
+        """Take back the last change of the model."""
+        return self._json("POST", "/undo")
+
     def job(self, number: str) -> dict[str, Any]:
         return self._json("GET", f"/jobs/{quote(number, safe='')}")
 

@@ -23,6 +23,8 @@ EXAMPLE_JOB: dict[str, Any] = {
     "id": "9f86d081884c7d65",
     "task": "pets",
     "classes": [{"name": "cat", "pictures": 20}, {"name": "dog", "pictures": 20}],
+    "adds": False,
+    "hints": [],
     "unreadable": [],
     "state": "learning",
     "phase": "features",
@@ -87,13 +89,16 @@ class ClassCount(BaseModel):
 
 
 class JobOut(BaseModel):
-    """A training job. States: preparing, learning, checking; then done, failed, cancelled or interrupted."""
+    """A training job. States: preparing, learning, checking; then done, failed, cancelled or interrupted. `checked`: it
+    waits to be resumed or cancelled, since there are hints."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_JOB]})
 
     id: str
     task: str
     classes: list[ClassCount]
+    adds: bool = Field(description="Whether the pictures are added to classes that the model knows.")
+    hints: list[HintOut] = Field(description="What to look at before these pictures are learned.")
     unreadable: list[UnreadableFile]
     state: str
     phase: str
@@ -102,6 +107,18 @@ class JobOut(BaseModel):
     problem: str
     lesson: dict[str, Any] | None = Field(description="When done: accuracy on held-out pictures and more.")
     checks: list[dict[str, Any]] = Field(description="When done: whether each earlier task is bit-identical.")
+
+
+class Changed(BaseModel):
+    """A change of the model that needed no lesson."""
+
+    model: str = Field(description="Version of the model now in use.")
+    said: str = Field(description="What was done.")
+
+
+class HintOut(BaseModel):
+    kind: str = Field(description="two classes, copies, blurred, tiny or unbalanced.")
+    text: str
 
 
 class JobList(BaseModel):
@@ -143,6 +160,20 @@ ASK_BODY = {
         "description": "Pictures in any common format, as files of a form, or one picture as the body.",
         "content": form({"pictures": _FILES}, ["pictures"], {"pictures": ["garden.jpg"]})
         | {"image/*": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+ADD_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "Pictures, and for each the class that it shows, in the same order.",
+        "content": form(
+            {
+                "labels": {"type": "array", "items": {"type": "string", "maxLength": 80}, "minItems": 1},
+                "pictures": _FILES,
+            },
+            ["labels", "pictures"],
+            {"labels": ["cat", "cat"], "pictures": ["1.jpg", "2.jpg"]},
+        ),
     }
 }
 TEACH_BODY = {

@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from clom.errors import UserError
 from clom.serve.bodies import Bodies, too_large
 
+TEACHING = ("/tasks", "/pictures")
+"""What pictures to learn from are sent to."""
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
 POLICY = (
@@ -131,7 +133,7 @@ class Guard:
             await refusal(scope, receive, send)
             return
         limits = self.bodies.limits
-        most = limits.teach_bytes if scope["path"] == "/tasks" else limits.ask_bytes
+        most = limits.teach_bytes if scope["path"] in TEACHING else limits.ask_bytes
         declared = headers.get("content-length", "0")
         body = self.bodies.open(receive, most)
         try:

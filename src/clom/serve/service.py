@@ -17,6 +17,7 @@ import torch
 
 from clom import machine
 from clom.errors import UserError
+from clom.photos.previous import keeps_previous
 from clom.serve.answers.engine import Engine
 from clom.serve.bodies import Bodies
 from clom.serve.images.decoder_pool import Decoders
@@ -83,6 +84,8 @@ class Service:
             "most_at_once": self.limits.ask_pictures,
             "most_bytes_at_once": self.limits.ask_bytes,
             "report": self.report is not None,
+            "can_add": self.engine.active.method.offers("extend"),
+            "can_undo": keeps_previous(self.path, self.engine.active.version),
         }
         return self.engine.active.about | {"server": server}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 from torch import Tensor
 
 from clom.data.memory import Memory
@@ -35,6 +35,7 @@ class _Task(BaseModel):
     name: _Name
     class_names: Annotated[list[_Name], Field(min_length=1)]
     units: dict[_Name, Annotated[int, Field(ge=1)]] = {}
+    merged: dict[_Name, _Name] = {}
 
 
 class _Description(BaseModel):
@@ -46,6 +47,16 @@ class _Description(BaseModel):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     tasks: list[_Task]
     plugins: dict[_Name, _Name] = {}
+
+    @model_validator(mode="after")
+    def _merged_classes_exist(self) -> Self:
+        """A class is merged into one that answers under its own name."""
+        merged = {name for task in self.tasks for name in task.merged}
+        final = {name for task in self.tasks for name in task.class_names} - merged
+        for task in self.tasks:
+            if not (task.merged.keys() <= set(task.class_names) and set(task.merged.values()) <= final):
+                raise ValueError(f"task '{task.name}' has classes merged into unknown ones")
+        return self
 
 
 def check_description(description: dict[str, Any]) -> dict[str, Any]:

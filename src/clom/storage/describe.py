@@ -37,4 +37,5 @@ def describe_method(method: Method) -> dict[str, Any]:
 
 def _described(task: LearnedTask) -> dict[str, Any]:
     record = task.record.model_dump(mode="json", exclude={"belonging"}) if task.record else {}
-    return {"name": task.name, "classes": list(task.class_names), **record}
+    merged = {"merged": dict(task.merged)} if task.merged else {}
+    return {"name": task.name, "classes": list(task.class_names), **merged, **record}

@@ -105,6 +105,8 @@ def _described(task: LearnedTask) -> dict[str, Any]:
     described: dict[str, Any] = {"name": task.name, "class_names": list(task.class_names)}
     if task.units:
         described["units"] = dict(task.units)
+    if task.merged:
+        described["merged"] = dict(task.merged)
     if task.record is not None:
         described["record"] = task.record.model_dump(mode="json")
     return described
@@ -120,7 +122,8 @@ def _rebuild(description: dict[str, Any], limit: SizeLimit) -> Method:
         limit.holder = method = maker(net, settings, description["image_shape"], description["seed"])
         for task in description["tasks"]:
             record = TaskRecord.model_validate(task["record"]) if "record" in task else None
-            learned = LearnedTask(task["name"], tuple(task["class_names"]), record, task.get("units", {}))
+            units, merged = task.get("units", {}), task.get("merged", {})
+            learned = LearnedTask(task["name"], tuple(task["class_names"]), record, units, merged)
             if record and {len(record.images), len(record.validation_images)} != {learned.n_classes}:
                 raise ValueError(f"the record of task '{learned.name}' does not match its classes")
             check_new_task(method.tasks, learned.name, learned.class_names)

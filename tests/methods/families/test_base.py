@@ -90,7 +90,7 @@ def test_a_single_class_needs_rotations() -> None:
 
 def test_methods_that_need_pretrained_features() -> None:
     assert MAKERS["ncm"]().net_settings == ADAPTER
-    assert {kind for kind, make in MAKERS.items() if make().needs_pretrained} == {"ncm", "slda"}
+    assert {kind for kind, make in MAKERS.items() if make().needs_pretrained} == {"ncm", "slda", "experts"}
 
 
 def test_gates_are_those_of_the_protection() -> None:

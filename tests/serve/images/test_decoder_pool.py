@@ -25,7 +25,7 @@ def test_a_decoder_that_runs_out_of_memory_is_survived() -> None:
         Image.new("RGB", (5000, 5000)).save(file, "PNG", compress_level=1)
         with pytest.raises(DataError, match="memory"):
             await decoders.decode(file.getvalue(), 16)
-        assert (await decoders.decode(png(coloured("red", 1)[0]), 16)).shape == (3, 16, 16)
+        assert (await decoders.decode(png(coloured("red", 1)[0]), 16)).square.shape == (3, 16, 16)
         await decoders.stop()
 
     asyncio.run(check())
@@ -37,7 +37,7 @@ def test_a_decoder_that_takes_too_long_is_replaced() -> None:
         with pytest.raises(DataError, match="longer than"):
             await decoders.decode(png(coloured("red", 1)[0]), 16)
         decoders._seconds = 30
-        assert (await decoders.decode(png(coloured("red", 1)[0]), 16)).shape == (3, 16, 16)
+        assert (await decoders.decode(png(coloured("red", 1)[0]), 16)).square.shape == (3, 16, 16)
         await decoders.stop()
 
     asyncio.run(check())
@@ -50,7 +50,8 @@ def test_a_question_that_is_given_up_does_not_confuse_the_next() -> None:
         first = asyncio.create_task(decoders.decode(red, 16))
         await asyncio.sleep(0.05)
         first.cancel()
-        square = await decoders.decode(blue, 8)
+        square, size = await decoders.decode(blue, 8)
+        assert size == (32, 32)
         assert square.shape == (3, 8, 8)
         assert square[2].mean() > 150
         await decoders.stop()

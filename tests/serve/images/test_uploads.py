@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from io import BytesIO
 
-import numpy as np
 import pytest
 from starlette.datastructures import UploadFile
 
 from clom.errors import DataError, UserError
-from clom.serve.images.decoder_pool import Decoders, Unreadable
-from clom.serve.images.uploads import Upload, clean_name, decode_all
+from clom.photos.changes.names import clean_name
+from clom.serve.images.decoder_pool import Decoders, Photo, Unreadable
+from clom.serve.images.uploads import Upload, decode_all
 from clom.serve.limits import Limits
 from serve.running import coloured, png
 
@@ -46,8 +46,8 @@ def test_each_file_is_an_image_or_a_reason() -> None:
         uploads = [uploaded("red.png", png(coloured("red", 1)[0])), uploaded("text.png", b"hello")]
         good, bad = await decode_all(uploads, decoders, 8, Limits())
         await decoders.stop()
-        assert isinstance(good, np.ndarray)
-        assert good.shape == (3, 8, 8)
+        assert isinstance(good, Photo)
+        assert good.square.shape == (3, 8, 8)
         assert isinstance(bad, Unreadable)
         assert bad.file == "text.png"
         assert bad.reason

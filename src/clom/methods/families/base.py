@@ -12,13 +12,15 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from clom.data.images import to_unit
+from clom.data.images import Images, to_unit
 from clom.data.stream import Task
 from clom.errors import UserError, unknown
 from clom.learning.calibration import Affine
 from clom.learning.context import TrainingContext
 from clom.learning.precision import DTYPES
 from clom.machine import device_memory
+from clom.methods.families.extension import Extension, cannot_extend
+from clom.methods.families.initialisation import move as move
 from clom.methods.families.initialisation import place as place
 from clom.methods.families.initialisation import seeded as seeded
 from clom.methods.families.task_record import LearnedTask as LearnedTask
@@ -33,7 +35,7 @@ from clom.ood.odin import odin_block
 from clom.ood.predictors.base import Decision, TaskOutputs, decided
 from clom.settings import Settings, flatten
 
-Capability = Literal["features", "linear_head", "task_logits"]
+Capability = Literal["extend", "features", "linear_head", "task_logits"]
 """Optional functions of a method without a default: see `Method.offers`."""
 Blocks = list[Tensor]
 """One score tensor `[images, classes of the task]` per learned task; high = belongs."""
@@ -63,6 +65,8 @@ class Method(nn.Module, ABC):
     """Whether training images may stay in the CPU's memory, because they are read only by `Images.fetch`."""
     needs_pretrained: ClassVar[bool] = False
     """Whether it needs pretrained features."""
+    exports_decision: ClassVar[bool] = False
+    """Whether `scoring_graph` of all tasks gives comparable scores, although a task predictor decides."""
 
     def __init__(self, net: NetSettings, settings: Settings, image_shape: Sequence[int], seed: int = 0) -> None:
         super().__init__()
@@ -120,6 +124,11 @@ class Method(nn.Module, ABC):
             "precision (--precision bfloat16) or a narrower network needs less."
         )
 
+    def extend(self, images: Images, class_names: Sequence[str], context: TrainingContext | None = None) -> Extension:
+        """Improve known classes from more images, whose labels are indices into `class_names`; `sub_network` of other
+        tasks stays bit-identical. If it fails or is interrupted, the method is unchanged."""
+        raise cannot_extend(self.name)
+
     def forget(self, number: int) -> str:
         """Remove a task; the scores of the others stay bit-identical.
 
@@ -128,6 +137,7 @@ class Method(nn.Module, ABC):
         before = copy.deepcopy(self)
         try:
             forgotten = self.tasks.pop(number)
+            self.tasks[:] = [task.without_merges_into(forgotten.class_names) for task in self.tasks]
             with seeded(self.seed, "forget", number):
                 return self._forget(number, forgotten)
         except BaseException:
@@ -200,7 +210,6 @@ class Method(nn.Module, ABC):
 
     @property
     def calibration_name(self) -> str:
-        """The name of the preferred calibration."""
         return next(iter(self.calibrations()))
 
     @property
@@ -232,6 +241,9 @@ class Method(nn.Module, ABC):
         entry."""
         outputs = [self.outputs(pixels, task, self.decides_by_features) for task in range(len(self.tasks))]
         return decided(next(iter(self.decisions().values())), outputs)
+
+    def comparable_and_belonging(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
+        return self.comparable_blocks(pixels), self.belonging(pixels)
 
     @property
     def uses_predictor(self) -> bool:
@@ -338,13 +350,3 @@ class Method(nn.Module, ABC):
 def strongest(blocks: Blocks, n_images: int) -> Tensor:
     """The highest score of every block, `[images, tasks]`."""
     return torch.stack([block.max(1).values for block in blocks], 1) if blocks else torch.empty(n_images, 0)
-
-
-def move(method: Method, device: torch.device) -> None:
-    """Move a method to another device, or say why that is impossible."""
-    try:
-        place(method, device)
-    except TypeError as problem:  # MPS has no float64
-        raise UserError(
-            f"{method.name} needs float64, which the device '{device}' does not have. Use --device cpu."
-        ) from problem

@@ -92,6 +92,47 @@ class FeatureScores(nn.Module):
         return scores, _largest(scores if self.similarity is None else self.similarity(features), self.sizes)
 
 
+class ExpertScores(nn.Module):
+    """Scores of one expert, or, with the head of a task predictor, log-probabilities of the classes of all experts."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        heads: tuple[Tensor, Tensor],
+        predictor: tuple[Tensor, Tensor] | None,
+        scales: Sequence[float],
+        spans: Sequence[Tensor],
+    ) -> None:
+        super().__init__()
+        self.backbone, self.heads, self.scales = backbone, linear(*heads), list(scales)
+        self.predictor = None if predictor is None else linear(*predictor)
+        self.spans = nn.ParameterList(nn.Parameter(own, requires_grad=False) for own in spans)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.backbone(images)
+        belonging = torch.stack([nearest_span(features[None], own[None]) for own in self.spans], 1)
+        scores = self.heads(features)
+        if self.predictor is None:
+            return scores, belonging
+        sizes = [len(own) for own in self.spans]
+        chances = self.predictor(features).log_softmax(1).split(sizes, dim=1)
+        parts = zip(chances, self.scales, scores.split(sizes, dim=1), strict=True)
+        joint = [chance.logsumexp(1, keepdim=True) + (scale * block).log_softmax(1) for chance, scale, block in parts]
+        return torch.cat(joint, 1), belonging
+
+
+class Lifted(nn.Module):
+    """A backbone followed by a fixed map of its features."""
+
+    def __init__(self, backbone: nn.Module, lift: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.lift = backbone, lift
+
+    def forward(self, images: Tensor) -> Tensor:
+        lifted: Tensor = self.lift(self.backbone(images))
+        return lifted
+
+
 class NearestMeans(nn.Module):
     """Negative squared distance between unit vectors, multiplied out because ONNX has no distance operator."""
 

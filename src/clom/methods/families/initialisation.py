@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from clom.errors import UserError
 from clom.learning.loop import generator
 from clom.learning.random_states import fork_random_states
 from clom.nets.plain import set_layout
@@ -19,6 +20,17 @@ from clom.nets.plain import set_layout
 def place(module: nn.Module, device: torch.device) -> None:
     """Move a module to a device, in the memory format in which convolutions are fastest."""
     set_layout(module.to(device=device))
+
+
+def move(method: nn.Module, device: torch.device) -> None:
+    """Move a method to another device, or say why that is impossible."""
+    try:
+        place(method, device)
+    except TypeError as problem:  # MPS has no float64
+        raise UserError(
+            f"{getattr(method, 'name', 'This')} needs float64, which the device '{device}' does not have. "
+            "Use --device cpu."
+        ) from problem
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Annotated, ClassVar
@@ -46,6 +46,10 @@ class TaskRecord(Settings):
     """The same for the uncalibrated scores and the classes of this task alone. None in files of earlier versions."""
     belonging: Annotated[tuple[Score, ...], AfterValidator(_ascending)] = ()
     """In-distribution score of each held-out image, sorted: the threshold for any rejection rate follows from it."""
+    extended: AwareDatetime | None = None
+    """When photos were last added to classes of this task; None if never."""
+    cross_fitted: bool = False
+    """Whether the held-out images are the training images, each judged by a fit without it."""
     fingerprint: str
     """Hash of everything the task's scores are computed from: see `clom.storage.fingerprint`."""
 
@@ -56,7 +60,8 @@ class TaskRecord(Settings):
 
     @property
     def day(self) -> str:
-        return self.learned.strftime("%Y-%m-%d %H:%M UTC")
+        """When it was learned, or last extended."""
+        return (self.extended or self.learned).strftime("%Y-%m-%d %H:%M UTC")
 
 
 @dataclass(frozen=True)
@@ -69,10 +74,21 @@ class LearnedTask:
     """When and from which data it was learned."""
     units: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Gate group -> its number of units when the task was learned; empty for networks that do not grow."""
+    merged: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Class of this task -> the class, of any task, that it is answered as. Scores keep one column for each."""
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        """The class that each column of the task's scores is answered as."""
+        return tuple(self.merged.get(name, name) for name in self.class_names)
 
     @property
     def n_classes(self) -> int:
         return len(self.class_names)
+
+    def without_merges_into(self, gone: Collection[str]) -> LearnedTask:
+        """The task after these classes, of another task, have been removed: what was merged into them stands alone."""
+        return replace(self, merged={name: into for name, into in self.merged.items() if into not in gone})
 
 
 def now() -> datetime:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from clom.nets.gates import Gates
 from clom.nets.layers import GatedLinear, GatedResidual, Net
-from clom.nets.pretrained.efficientnet_lite import EfficientNetLite0, PretrainedSettings
+from clom.nets.pretrained.efficientnet_lite import EfficientNetLite, PretrainedSettings
 from clom.settings import Positive
 
 _AT_ONCE = 64
@@ -33,7 +33,7 @@ class AdapterNet(Net):
 
     def __init__(self, settings: AdapterSettings) -> None:
         super().__init__()
-        self.backbone = EfficientNetLite0(settings)
+        self.backbone = EfficientNetLite(settings)
         self.n_features = self.backbone.n_features
         self.inner = GatedLinear(self.n_features, settings.hidden, gate_in=None, gate_out="adapter")
         self.outer = GatedResidual(settings.hidden, self.n_features, gate_in="adapter")

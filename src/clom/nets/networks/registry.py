@@ -50,6 +50,14 @@ NETS: Registry[Maker] = Registry(
             "clom.nets.networks.adapters:AdapterNet",
             "EfficientNet-Lite0 with frozen ImageNet weights and a small adapter, for photos",
         ),
+        "efficientnet-lite2": (
+            "clom.nets.pretrained.efficientnet_lite:lite2",
+            "EfficientNet-Lite2 with frozen ImageNet weights, for classifiers on frozen features",
+        ),
+        "onnx": (
+            "clom.nets.pretrained.onnx_file:OnnxFile",
+            "your own ONNX file, frozen, for classifiers on frozen features",
+        ),
     },
     _check,
 )

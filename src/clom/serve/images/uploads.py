@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
@@ -12,11 +11,11 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from clom.errors import DataError, UserError
-from clom.serve.images.decoder_pool import Decoders, Square, Unreadable
+from clom.errors import DataError
+from clom.photos.changes.names import clean_name
+from clom.serve.images.decoder_pool import Decoders, Photo, Unreadable
 from clom.serve.limits import Limits
 
-_LONGEST_NAME = 80
 _IN_MEMORY = 1_000_000
 """Larger pictures wait on the disk: whoever sends many and stops must not fill the memory."""
 
@@ -37,7 +36,7 @@ class Upload:
         return content
 
 
-Decoded = Square | Unreadable
+Decoded = Photo | Unreadable
 
 
 async def decode_all(uploads: Sequence[Upload], decoders: Decoders, size: int, limits: Limits) -> list[Decoded]:
@@ -96,18 +95,6 @@ async def lesson_to_learn(request: Request, limits: Limits) -> LessonRequest:
         tuple(class_names.index(label) for label in labels),
         tuple(uploads),
     )
-
-
-def clean_name(text: str, kind: str) -> str:
-    """A normalised single-line name."""
-    name = " ".join(unicodedata.normalize("NFC", text).split())
-    if not name:
-        raise UserError(f"A {kind} needs a name.")
-    if len(name) > _LONGEST_NAME:
-        raise UserError(f"The name of a {kind} has at most {_LONGEST_NAME} characters, this one has {len(name)}.")
-    if not name.isprintable():
-        raise UserError(f"The name of a {kind} has characters that cannot be shown.")
-    return name
 
 
 async def _form(request: Request, most_files: int) -> FormData:

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from clom.serve.lessons.stored_lesson import Assignment
 
-State = Literal["preparing", "learning", "checking", "done", "failed", "cancelled", "interrupted"]
+State = Literal["checked", "preparing", "learning", "checking", "done", "failed", "cancelled", "interrupted"]
 RUNNING = ("preparing", "learning", "checking")
-WAITING = ("failed", "interrupted")
-"""Ended with its pictures kept: it can be resumed or cancelled."""
+WAITING = ("checked", "failed", "interrupted")
+"""Its pictures are kept, and nothing happens: it can be resumed or cancelled. `checked`: it has not begun, since there
+are hints on its pictures."""
 _LEAST_SHARE = 0.01  # of the progress, before the remaining time is estimated
 
 
@@ -50,6 +51,8 @@ class Job:
             "id": plan.id,
             "task": plan.name,
             "classes": [{"name": name, "pictures": n} for name, n in zip(plan.class_names, plan.counts, strict=True)],
+            "adds": plan.adds,
+            "hints": [{"kind": kind, "text": text} for kind, text in plan.hints],
             "unreadable": [{"file": file.file, "reason": file.reason} for file in plan.unreadable],
             "state": self.state,
             "phase": self.phase,

@@ -18,6 +18,7 @@ from torch import Tensor
 from clom import machine
 from clom.errors import UserError
 from clom.locks import Held, Lock
+from clom.photos.hints import Hint
 from clom.photos.teach import remove_leftovers
 from clom.serve.answers.engine import Engine
 from clom.serve.images.decoder_pool import Unreadable
@@ -63,7 +64,7 @@ class LessonRunner:
         except (Busy, OSError):
             return
         left = self.stored.read()
-        if left is not None and left.name not in self.engine.active.task_names:
+        if left is not None and not self._is_learned(left):
             self._jobs[left.id] = Job(left, state="interrupted")
             return
         if left is not None:
@@ -104,13 +105,20 @@ class LessonRunner:
         pixels: Tensor,
         labels: Sequence[int],
         unreadable: Sequence[Unreadable] = (),
+        *,
+        adds: bool = False,
+        hints: Sequence[Hint] = (),
+        wait: bool = False,
     ) -> Job:
+        """Store the pictures and start learning; with `wait`, only once somebody resumes the job."""
         async with self._turn:
             self.adopt()
             self.check_free()
             counts = tuple(labels.count(label) for label in range(len(class_names)))
-            assignment = Assignment(secrets.token_hex(8), name, tuple(class_names), counts, tuple(unreadable))
-            job = Job(assignment)
+            noticed = tuple((hint.kind, hint.text) for hint in hints)
+            number = secrets.token_hex(8)
+            assignment = Assignment(number, name, tuple(class_names), counts, tuple(unreadable), adds, noticed)
+            job = Job(assignment, state="checked" if wait else "preparing")
             self._jobs[assignment.id] = job
             for old in list(self._jobs)[:-_REMEMBERED]:
                 del self._jobs[old]
@@ -124,6 +132,8 @@ class LessonRunner:
                     raise
                 why = problem.strerror or problem
                 raise UserError(f"The pictures cannot be kept beside the model: {why}.") from None
+            if wait:
+                return job
             self._running = asyncio.create_task(self._run(job))
             return job
 
@@ -209,9 +219,14 @@ class LessonRunner:
             job.problem = job.problem or "The lesson ended unexpectedly. The model is as it was."
 
     async def _learned(self, job: Job) -> bool:
-        """Reload the model; whether it contains the task of the job."""
+        """Reload the model; whether it contains what the job teaches."""
         await self.engine.refresh()
-        return job.assignment.name in self.engine.active.task_names
+        return await asyncio.to_thread(self._is_learned, job.assignment)
+
+    def _is_learned(self, assignment: Assignment) -> bool:
+        if assignment.adds:
+            return self.stored.was_added(assignment)
+        return assignment.name in self.engine.active.task_names
 
     def _tidy(self) -> None:
         """Delete the pictures and checkpoints of a job."""

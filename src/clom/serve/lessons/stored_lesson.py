@@ -18,7 +18,9 @@ from clom.data.folders import Pictures
 from clom.data.images import Images
 from clom.errors import DataError, UserError
 from clom.files import hidden_neighbour, read_json, write_atomically, write_json
+from clom.methods.families.base import Method
 from clom.serve.images.decoder_pool import Unreadable
+from clom.storage.model_file import load_model
 from clom.storage.tensors import read_tensors, to_bytes
 
 _ABOUT, _PICTURES, _BEFORE = "lesson.json", "pictures.safetensors", "before.safetensors"
@@ -34,6 +36,10 @@ class Assignment:
     counts: tuple[int, ...]
     """Pictures of each class."""
     unreadable: tuple[Unreadable, ...]
+    adds: bool = False
+    """Whether the pictures are added to classes that the model knows; `name` is then for display."""
+    hints: tuple[tuple[str, str], ...] = ()
+    """What was noticed about the pictures: kind and text."""
 
 
 class StoredLesson:
@@ -65,8 +71,9 @@ class StoredLesson:
             about = read_json(self.folder / _ABOUT)
             unreadable = tuple(Unreadable(**file) for file in about.pop("unreadable"))
             names, counts = tuple(about.pop("class_names")), tuple(about.pop("counts"))
-            return Assignment(class_names=names, counts=counts, unreadable=unreadable, **about)
-        except (DataError, KeyError, TypeError):
+            hints = tuple((kind, text) for kind, text in about.pop("hints", ()))
+            return Assignment(class_names=names, counts=counts, unreadable=unreadable, hints=hints, **about)
+        except (DataError, KeyError, TypeError, ValueError):
             return None
 
     def pictures(self) -> Pictures:
@@ -77,8 +84,26 @@ class StoredLesson:
         images = Images(tensors["pixels"], tensors["labels"])
         return Pictures(assignment.class_names, images, tuple(Path() for _ in images.labels), ())
 
+    def was_added(self, assignment: Assignment) -> bool:
+        """Whether the model has the pictures of an assignment that adds to known classes."""
+        if not self.before.exists():
+            return False
+        old, new = (_photos_of_classes(load_model(path)) for path in (self.before, self.model))
+        expected = zip(assignment.class_names, assignment.counts, strict=True)
+        return all(new.get(name) == old.get(name, 0) + count for name, count in expected)
+
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _photos_of_classes(method: Method) -> dict[str, int]:
+    """Class -> the photos it was trained on."""
+    return {
+        name: count
+        for task in method.tasks
+        if task.record is not None
+        for name, count in zip(task.class_names, task.record.images, strict=True)
+    }
 
 
 def _link(source: Path, target: Path) -> None:

@@ -20,7 +20,12 @@ from clom.plugins import load_plugin
 if TYPE_CHECKING:
     import torch
 
+    from clom.photos.changes.add import Added
+    from clom.photos.examination import HeldOut
+    from clom.serve.lessons.stored_lesson import StoredLesson
+
 SECONDS_BETWEEN_STEPS = 0.2
+_MOST_PAIRS, _MOST_THUMBNAILS = 8, 6
 
 
 def main() -> None:
@@ -45,8 +50,8 @@ def main() -> None:
 def learn(model: Path, device: torch.device | None = None) -> None:
     """Teach the model the stored lesson, then verify that the earlier tasks are unchanged."""
     from clom.learning.progress import Progress
+    from clom.photos.changes.add import add_photos
     from clom.photos.teach import LessonPlan, Listener, teach
-    from clom.photos.verify import verify
     from clom.serve.lessons.stored_lesson import StoredLesson
 
     last = 0.0
@@ -66,9 +71,14 @@ def learn(model: Path, device: torch.device | None = None) -> None:
     if assignment is None:
         raise UserError("The pictures of this lesson are gone.")
     listener = Listener(on_plan=on_plan, on_step=on_step)
+    if assignment.adds:
+        started = time.monotonic()
+        added = add_photos(model, lambda _: stored.pictures(), listener=listener, device=device)
+        tell("saved")
+        tell("done", lesson=_about_added(added, time.monotonic() - started), checks=_checks(stored))
+        return
     lesson = teach(model, lambda _: stored.pictures(), assignment.name, listener=listener, device=device)
     tell("saved")
-    checks = [asdict(check) for check in verify(model, stored.before)] if stored.before.exists() else []
     record = lesson.record.model_dump(mode="json", exclude={"belonging"})
     tell(
         "done",
@@ -80,9 +90,46 @@ def learn(model: Path, device: torch.device | None = None) -> None:
             "n_classes": lesson.n_classes,
             "nearly_full": lesson.full,
             "record": record,
+            "mistakes": _about_mistakes(lesson.held_out),
         },
-        checks=checks,
+        checks=_checks(stored),
     )
+
+
+def _checks(stored: StoredLesson) -> list[dict[str, Any]]:
+    """Whether each task is bit-identical to the one before the lesson."""
+    from clom.photos.verify import verify
+
+    return [asdict(check) for check in verify(stored.model, stored.before)] if stored.before.exists() else []
+
+
+def _about_mistakes(held: HeldOut) -> dict[str, Any]:
+    """The confusions, and thumbnails of the photos of the most frequent ones."""
+    from clom.photos.mistakes import thumbnail
+
+    found = held.mistakes
+    pairs = [
+        {
+            "truth": pair.truth,
+            "answer": pair.answer,
+            "count": len(pair.photos),
+            "pictures": [thumbnail(held.pixels[row].cpu()) for row in pair.photos[:_MOST_THUMBNAILS]],
+        }
+        for pair in found.pairs[:_MOST_PAIRS]
+    ]
+    return {"classes": found.classes, "counts": found.counts, "photos": found.n_photos, "pairs": pairs}
+
+
+def _about_added(added: Added, seconds: float) -> dict[str, Any]:
+    return {
+        "seconds": seconds,
+        "pictures": dict(added.photos),
+        "changed": added.changed,
+        "shared": added.shared,
+        "right_before": added.right_before,
+        "right_after": added.right_after,
+        "right_left_out": added.right_left_out,
+    }
 
 
 def inspect(model: Path) -> None:

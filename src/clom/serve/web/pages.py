@@ -20,7 +20,20 @@ _ASSETS = {
     "style.css": "text/css",
     "icon.svg": "image/svg+xml",
     **dict.fromkeys(
-        ("app.js", "api.js", "ask.js", "teach.js", "lesson.js", "inside.js", "dom.js", "camera.js", "docs.js"),
+        (
+            "app.js",
+            "api.js",
+            "ask.js",
+            "camera.js",
+            "changes.js",
+            "docs.js",
+            "dom.js",
+            "inside.js",
+            "lesson.js",
+            "mistakes.js",
+            "teach.js",
+            "zip.js",
+        ),
         "text/javascript",
     ),
 }

@@ -44,8 +44,19 @@ export function predict(files, { task = "", top = 5 } = {}) {
   return ask(`/predict?${query}`, { method: "POST", body: form });
 }
 
-/** Send a lesson; `onSent` is told which share of it has left. */
-export function teach(name, classes, onSent) {
+function change(method, path, content) {
+  const body = content === undefined ? undefined : JSON.stringify(content);
+  return ask(path, { method, body, headers: { ...authorization(), ...(body ? { "Content-Type": "application/json" } : {}) } });
+}
+
+export const forget = (task) => change("DELETE", `/tasks/${encodeURIComponent(task)}`);
+export const renameTask = (task, name) => change("PATCH", `/tasks/${encodeURIComponent(task)}`, { new_name: name });
+export const renameClass = (known, name) => change("PATCH", `/classes/${encodeURIComponent(known)}`, { new_name: name });
+export const merge = (name, into) => change("POST", "/merge", { name, into });
+export const undo = () => change("POST", "/undo");
+
+/** Send a lesson, or with `adds` more pictures of known classes; `onSent` is told which share of it has left. */
+export function teach(name, classes, onSent, { adds = false, stopAtHints = true } = {}) {
   const form = new FormData();
   if (name) form.append("name", name);
   for (const { label, files } of classes) {
@@ -56,7 +67,7 @@ export function teach(name, classes, onSent) {
   }
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open("POST", "/tasks");
+    request.open("POST", `${adds ? "/pictures" : "/tasks"}?stop_at_hints=${stopAtHints}`);
     for (const [header, value] of Object.entries(authorization())) request.setRequestHeader(header, value);
     request.upload.addEventListener("progress", (event) => event.lengthComputable && onSent(event.loaded / event.total));
     request.addEventListener("error", () => reject(new Error("The pictures could not be sent. Is the server still running?")));

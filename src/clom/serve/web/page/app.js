@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import * as ask from "./ask.js";
+import * as camera from "./camera.js";
 import { byId, count, duration, show } from "./dom.js";
 import * as inside from "./inside.js";
 import * as teach from "./teach.js";
@@ -44,7 +45,9 @@ function showStatus(job) {
 }
 
 async function start() {
-  ask.setUp();
+  camera.setUp();
+  ask.setUp({ onJob: teach.watch });
+  inside.setUp();
   teach.setUp({ onJob: showStatus, onLearned: refresh });
   document.addEventListener("model-changed", refresh); // somebody else taught it
   window.addEventListener("hashchange", () => showSection(true));

@@ -1,21 +1,29 @@
 // Ask: pictures in, answers out. The slider judges answers that are already there; nothing is asked twice for it.
 
 import * as api from "./api.js";
-import { setUp as setUpCamera } from "./camera.js";
+import * as camera from "./camera.js";
 import { acceptDrops, bar, byId, count, make, percent, show } from "./dom.js";
+import * as mistakes from "./mistakes.js";
 
 const AT_ONCE = 8;
-const entries = []; // { file, url, frame, card, answer, problem }, the latest first
+const entries = []; // { file, label, url, frame, card, answer, problem, correction }, the latest first
 let about = null;
+let onJob = () => {};
 
-export function setUp() {
+/** `onJob` is given the lesson that corrections become. */
+export function setUp(given) {
+  onJob = given.onJob;
   const input = byId("ask-files");
   input.addEventListener("change", () => { add([...input.files]); input.value = ""; });
   acceptDrops(byId("ask-drop"), add);
   document.addEventListener("paste", (event) => {
     if (!byId("ask").hidden && event.clipboardData.files.length) add([...event.clipboardData.files]);
   });
-  setUpCamera((file) => add([file]));
+  const folder = byId("ask-folder");
+  folder.addEventListener("change", () => { add([...folder.files].filter((file) => file.type.startsWith("image/") && !file.name.startsWith("."))); folder.value = ""; });
+  byId("ask-camera").addEventListener("click", () => camera.open((file) => add([file])));
+  byId("ask-fixes-go").addEventListener("click", learnCorrections);
+  byId("ask-fixes-drop").addEventListener("click", () => { for (const entry of corrected()) { entry.correction = ""; draw(entry); } showCorrections(); byId("ask-files").focus(); });
   byId("ask-rate").addEventListener("input", () => { showCost(); entries.forEach(judge); showCount(); });
   byId("ask-task").addEventListener("change", () => { showTaskHint(); ask(entries.slice()); });
   byId("ask-clear").addEventListener("click", clear);
@@ -23,6 +31,7 @@ export function setUp() {
 
 /** The model may be another one: its tasks and costs are shown anew. */
 export function update(model) {
+  const learned = about && about.version !== model.version;
   about = model;
   const chosen = byId("ask-task").value;
   const options = [make("option", { value: "" }, "all classes")];
@@ -36,6 +45,7 @@ export function update(model) {
   byId("ask-lead").textContent = classes.length ? `It knows ${listed(classes)}.` : "";
   showTaskHint();
   showCost();
+  if (learned && entries.length && classes.length) ask(entries.slice()); // the answers of the new model
 }
 
 function listed(names) {
@@ -78,7 +88,8 @@ function newEntry(file) {
   const image = make("img", { src: url, alt: `Your picture ${file.name}` });
   const frame = make("div", { class: "frame" }, image);
   image.addEventListener("error", () => image.replaceWith(make("div", { class: "no-picture" }, "no preview")));
-  return { file, url, frame, card: make("li", { class: "card" }), answer: null, problem: "" };
+  const label = file.webkitRelativePath.split("/").at(-2) ?? "";
+  return { file, label, url, frame, card: make("li", { class: "card" }), answer: null, problem: "", correction: "" };
 }
 
 async function ask(questions) {
@@ -129,7 +140,8 @@ function draw(entry) {
     text.append(
       make("h3", { class: "verdict" }), make("p", { class: "why" }),
       make("ul", { class: "bars", "aria-label": "Most likely classes" }, bars),
-      make("p", { class: "hint" }, familiarity(answer)));
+      make("p", { class: "hint" }, familiarity(answer)),
+      correcting(entry));
   } else if (problem) {
     card.classList.add("failed");
     text.append(make("h3", { class: "verdict" }, "No prediction"), make("p", { class: "why" }, problem));
@@ -141,12 +153,78 @@ function draw(entry) {
   judge(entry);
 }
 
+/** The classes that it may answer: not those merged into others. */
+const answers = () => about.tasks.flatMap((task) => task.classes.filter((name) => !task.merged?.[name]));
+
+/** “Wrong?” becomes a choice of the right class; what is chosen is learned later, together. */
+function correcting(entry) {
+  if (!about.server.teaching || !about.server.can_add) return null;
+  if (!entry.correction) {
+    const choose = make("button", { class: "button small quiet wrong", type: "button" }, "Wrong?", make("span", { class: "away" }, ` Correct ${entry.file.name}`));
+    choose.addEventListener("click", () => { const list = select(entry); choose.replaceWith(list); list.querySelector("select").focus(); });
+    return choose;
+  }
+  return make("p", { class: "corrected" }, "To be learned as ", make("strong", {}, entry.correction), " ",
+    make("button", { class: "button small quiet", type: "button", onclick: () => correct(entry, "") }, "Drop"));
+}
+
+function select(entry) {
+  const list = make("select", { id: `right-${entries.indexOf(entry)}` }, make("option", { value: "" }, "It shows …"), answers().map((name) => make("option", { value: name }, name)));
+  list.addEventListener("change", () => correct(entry, list.value));
+  return make("div", { class: "field" }, make("label", { class: "away", for: list.id }, `The right class of ${entry.file.name}`), list);
+}
+
+function correct(entry, name) {
+  entry.correction = name;
+  draw(entry);
+  showCorrections();
+  entry.card.querySelector(".corrected button, .wrong")?.focus();
+}
+
+const corrected = () => entries.filter((entry) => entry.correction);
+
+function showCorrections() {
+  show(byId("ask-fixes"), corrected().length > 0);
+  show(byId("ask-fixes-problem"), false);
+  byId("ask-fixes-text").textContent = corrected().length
+    ? `${count(corrected().length, "correction")}: the pictures are added to the right classes. Other tasks stay exactly the same.` : "";
+}
+
+async function learnCorrections() {
+  const byClass = new Map();
+  for (const entry of corrected()) byClass.set(entry.correction, [...(byClass.get(entry.correction) ?? []), entry.file]);
+  byId("ask-fixes-go").disabled = true;
+  try {
+    const job = await api.teach("", [...byClass].map(([label, files]) => ({ label, files })), () => {}, { adds: true, stopAtHints: false });
+    for (const entry of corrected()) { entry.correction = ""; draw(entry); }
+    showCorrections();
+    onJob(job);
+    location.hash = "#teach";
+  } catch (problem) {
+    byId("ask-fixes-problem").textContent = problem.status === 401 ? "Enter the right token in “Teach” first." : problem.message;
+    show(byId("ask-fixes-problem"));
+  } finally {
+    byId("ask-fixes-go").disabled = false;
+  }
+}
+
+function showMistakes() {
+  const merged = new Map(about.tasks.flatMap((task) => Object.entries(task.merged ?? {})));
+  const known = new Set(about.tasks.flatMap((task) => task.classes));
+  const labelled = entries.filter((entry) => entry.answer && known.has(entry.label)).map((entry) => ({
+    truth: merged.get(entry.label) ?? entry.label, answer: isUnknown(entry.answer) ? null : entry.answer.guesses[0].class_name, picture: entry.url,
+  }));
+  const open = byId("ask-mistakes").querySelector("details")?.open ?? false;
+  byId("ask-mistakes").replaceChildren(...(labelled.length ? [mistakes.draw(mistakes.find(labelled), "labelled picture", open)] : []));
+}
+
 function familiarity(answer) {
   if (answer.familiarity === null) return "";
   return `About ${percent(answer.familiarity)} of the pictures of ${answer.guesses[0].task} look no more typical.`;
 }
 
 function showCount() {
+  showMistakes();
   show(byId("ask-head"), entries.length > 0);
   const unknown = entries.filter((entry) => entry.answer && isUnknown(entry.answer)).length;
   byId("ask-count").textContent = `${count(entries.length, "picture")}${unknown ? `, ${unknown} unknown` : ""}`;
@@ -154,6 +232,7 @@ function showCount() {
 
 function clear() {
   for (const entry of entries.splice(0)) { URL.revokeObjectURL(entry.url); entry.card.remove(); }
+  showCorrections();
   showCount();
   byId("ask-said").textContent = "Cleared.";
   byId("ask-files").focus();

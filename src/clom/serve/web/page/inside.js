@@ -1,11 +1,17 @@
 // Look inside: what was learned when, what of the network it takes, and how well tasks are told apart.
 
 import * as api from "./api.js";
+import * as changes from "./changes.js";
 import { byId, bytes, count, day, make, percent, show } from "./dom.js";
 
 let about = null;
 let inspected = ""; // the version of the model that was measured
 let found = null;
+
+export function setUp() {
+  changes.setUp();
+  byId("inside-undo").addEventListener("click", changes.undo);
+}
 
 export function update(model) {
   about = model;
@@ -38,6 +44,7 @@ function draw() {
     tile("method", about.method), tile("network", about.backbone), tile("tasks", about.tasks.length), tile("classes", classes),
     tile("input size", `${width} × ${height}`), tile("file", bytes(about.bytes)),
     tile("parameters", `${(about.parameters / 1e6).toFixed(2)} M`), tile("stored pictures", bytes(about.memory_bytes)));
+  show(byId("inside-undo"), about.server.teaching && about.server.can_undo);
   drawTasks();
   drawUnits();
   drawApart();
@@ -58,15 +65,32 @@ function drawTasks() {
 }
 
 function drawTask(task, number, check) {
-  const names = task.classes.map((name, place) =>
-    make("li", {}, name, task.images ? make("span", { class: "hint" }, ` ${task.images[place] + task.validation_images[place]}`) : null));
+  const names = task.classes.map((name, place) => drawClass(task, name, place));
+  const buttons = about.server.teaching ? make("div", { class: "buttons task-buttons" },
+    make("button", { class: "button small", type: "button", onclick: () => changes.renameTask(task.name) }, "Rename", make("span", { class: "away" }, ` ${task.name}`)),
+    make("button", { class: "button small", type: "button", onclick: () => changes.forgetTask(task) }, "Forget", make("span", { class: "away" }, ` ${task.name}`))) : null;
   return make("li", {},
     make("span", { class: `dot task-${number % 6}`, "aria-hidden": "true" }),
     make("div", { class: "panel" },
       make("div", { class: "task-head" }, make("h3", {}, task.name), task.learned ? make("time", { datetime: task.learned }, day(task.learned)) : null),
       make("ul", { class: "chips", "aria-label": "Classes, with the number of pictures" }, names),
       task.accuracy === undefined ? null : make("p", {}, `${percent(task.accuracy)} right of ${count(task.validation_images.reduce((a, b) => a + b, 0), "held-out picture")}`),
-      task.fingerprint ? make("p", { class: "hint print" }, "fingerprint ", make("code", { title: task.fingerprint }, task.fingerprint.slice(0, 16)), " ", mark(check)) : null));
+      task.fingerprint ? make("p", { class: "hint print" }, "fingerprint ", make("code", { title: task.fingerprint }, task.fingerprint.slice(0, 16)), " ", mark(check)) : null,
+      buttons));
+}
+
+/** A class: its name, its number of pictures, and what it is answered as; its name opens what can be done with it. */
+function drawClass(task, name, place) {
+  const pictures = task.images ? make("span", { class: "hint" }, ` ${task.images[place] + (task.cross_fitted ? 0 : task.validation_images[place])}`) : null;
+  const merged = task.merged?.[name];
+  const said = merged ? make("span", { class: "hint" }, `, answered as ${merged}`) : null;
+  if (!about.server.teaching) return make("li", {}, name, pictures, said);
+  const others = about.tasks.flatMap((each) => each.classes.filter((other) => !each.merged?.[other])).filter((other) => other !== name);
+  const item = (text, action) => make("button", { class: "button small quiet", type: "button", onclick: (event) => { event.target.closest("details").open = false; action(); } }, text);
+  return make("li", { class: "with-menu" }, make("details", { class: "menu", onkeydown: (event) => { if (event.key === "Escape") event.currentTarget.open = false; } },
+    make("summary", {}, name, pictures, said),
+    make("div", { class: "menu-items" }, item("Rename", () => changes.renameClass(name)),
+      others.length && !merged ? item("Merge", () => changes.mergeClass(name, others)) : null)));
 }
 
 function mark(check) {

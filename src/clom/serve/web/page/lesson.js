@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { byId, count, duration, make, percent, show } from "./dom.js";
+import * as mistakes from "./mistakes.js";
 
 let form = { close() {}, open() {}, clear() {} };
 let listeners = { onJob() {}, async onLearned() {} };
@@ -28,7 +29,7 @@ export function watch(job) {
 
 function drawJob(job) {
   listeners.onJob(job);
-  const shown = { done: drawDone, failed: drawWaiting, interrupted: drawWaiting, cancelled: drawCancelled }[job.state] ?? drawRunning;
+  const shown = { checked: drawHints, done: job.adds ? drawAdded : drawDone, failed: drawWaiting, interrupted: drawWaiting, cancelled: drawCancelled }[job.state] ?? drawRunning;
   shown(job);
 }
 
@@ -51,6 +52,25 @@ function drawRunning(job) {
   const left = job.seconds_left === null ? "" : `, about ${duration(job.seconds_left)} left`;
   box.querySelector(".left").textContent =
     { preparing: "Getting ready …", checking: "Checking that nothing else changed …" }[job.state] ?? `${percent(job.progress)}${left}`;
+}
+
+/** Something was noticed about the pictures: learn all the same, or change them. */
+function drawHints(job) {
+  const on = make("button", { class: "button main", type: "button" }, "Learn anyway");
+  const off = make("button", { class: "button", type: "button" }, "Change the pictures");
+  on.addEventListener("click", () => act(on, async () => watch(await api.resume(job.id))));
+  off.addEventListener("click", () => act(off, async () => { await api.cancel(job.id); byId("teach-job").replaceChildren(); form.open(); byId("teach-go").focus(); }));
+  byId("teach-job").replaceChildren(make("div", { class: "panel job" },
+    make("h2", { id: "job-hints", tabindex: "-1" }, "Look at these pictures first"),
+    hintList(job),
+    make("p", { class: "hint" }, "Nothing has been learned yet."),
+    make("p", { class: "note bad said-here", role: "alert", hidden: true }),
+    make("div", { class: "buttons" }, on, off)));
+  byId("job-hints").focus();
+}
+
+function hintList(job) {
+  return job.hints.length ? make("ul", { class: "hints", "aria-label": "Hints on the pictures" }, job.hints.map((hint) => make("li", {}, hint.text))) : null;
 }
 
 function drawWaiting(job) {
@@ -83,7 +103,24 @@ function drawDone(job) {
       tile("time", duration(lesson.seconds))) : null,
     lesson && lesson.accuracy < 0.7 ? make("p", { class: "note" }, "That is low. More pictures of each class help most.") : null,
     lesson?.nearly_full.length ? make("p", { class: "note" }, `Nearly full: ${lesson.nearly_full.join(", ")}. Further tasks may learn little.`) : null,
+    lesson?.mistakes ? mistakes.draw(lesson.mistakes, "held-out picture") : null,
+    job.hints.length ? make("details", {}, make("summary", {}, count(job.hints.length, "hint on the pictures", "hints on the pictures")), hintList(job)) : null,
     proof(job.checks), unreadable(job),
+    make("div", { class: "buttons" }, make("a", { class: "button main", href: "#ask" }, "Ask it"), more)));
+}
+
+function drawAdded(job) {
+  const { lesson } = job;
+  const total = job.classes.reduce((sum, each) => sum + each.pictures, 0);
+  const more = make("button", { class: "button", type: "button", onclick: () => { byId("teach-job").replaceChildren(); form.open(); } }, "Teach more");
+  const right = lesson?.right_left_out ?? lesson?.right_after;
+  byId("teach-job").replaceChildren(make("div", { class: "panel job done" },
+    make("h2", { tabindex: "-1", id: "job-done" }, `Added: ${summaryOf(job)}`),
+    lesson ? make("dl", { class: "tiles small" },
+      tile("of these pictures right before", `${lesson.right_before} of ${total}`), tile(lesson.right_left_out === null ? "right now" : "right now, each left out of the fit", `${right} of ${total}`),
+      tile("changed", lesson.changed.join(", "))) : null,
+    lesson?.shared ? make("p", { class: "hint" }, lesson.shared) : null,
+    proof(job.checks.filter((check) => !lesson?.changed.includes(check.task))), unreadable(job),
     make("div", { class: "buttons" }, make("a", { class: "button main", href: "#ask" }, "Ask it"), more)));
 }
 

@@ -1,0 +1,1 @@
+"""Changes to what a model knows: names, merged classes, and more photos."""
