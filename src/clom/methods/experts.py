@@ -132,7 +132,7 @@ class Experts(StreamingMethod):
         """`log p(k | x) + log p(c | k, x)`, of all classes."""
         assert shared is not None
         chances = (self.task_scale() * shared.double()).log_softmax(1)
-        parts = chances.split([task.n_classes for task in self.tasks], dim=1)
+        parts = torch.split(chances, [task.n_classes for task in self.tasks], dim=1)
         return [
             part.logsumexp(1, keepdim=True) + (scale * block.double()).log_softmax(1)
             for part, scale, block in zip(parts, self.scales[:, 0].tolist(), blocks, strict=True)

@@ -67,7 +67,7 @@ class Ranpac(StreamingMethod):
         if missing or not bool(held.any()):
             return
         twin = self._twin()
-        twin.absorb(self.lift(features[~held].flatten(0, 1)).unflatten(0, (-1, features.shape[1])), rows[~held])
+        twin.absorb(self.lift_views(features[~held]), rows[~held])
         lifted, targets = self.lift(features[held, 0]).double(), F.one_hot(rows[held], len(self.means)).double()
         size = float((twin.scatter.diagonal().mean() + twin.means.pow(2).mean()).clamp(min=1e-12))
         errors = {}

@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.frozen import FrozenMethod, FrozenSettings
-from clom.methods.families.graphs import FeatureScores, Lifted, linear
+from clom.methods.families.graphs import FeatureScores, Lifted, NearestMeans, linear
 from clom.nets import NetSettings
 
 
 class StreamingMethod(FrozenMethod):
     """`scores = W phi(x) + b`, where phi is the identity, or a random map that never changes."""
 
-    class_buffers = ("means", "counts", "weight", "bias")
-    scoring_buffers = ("weight", "bias")
+    class_buffers: ClassVar[tuple[str, ...]] = ("means", "counts", "weight", "bias")
+    scoring_buffers: ClassVar[tuple[str, ...]] = ("weight", "bias")
     scatter: Tensor
     """Sum over the photos of `(phi - mean) (phi - mean)^T`, each with its own class's mean."""
     n_samples: Tensor
@@ -57,13 +57,18 @@ class StreamingMethod(FrozenMethod):
         """phi."""
         return features
 
-    def lift_graph(self) -> torch.nn.Module | None:
+    def lift_views(self, features: Tensor) -> Tensor:
+        """phi of `[photos, views, d]`."""
+        return self.lift(features.flatten(0, 1)).view(*features.shape[:2], -1)
+
+    def lift_graph(self) -> nn.Module | None:
         """phi as a module for export; None if it is the identity."""
         return None
 
     def _fit(self, features: Tensor, rows: Tensor, tasks: Sequence[int]) -> None:
-        self.absorb(self.lift(features.flatten(0, 1)).unflatten(0, features.shape[:2]), rows)
-        self._renew(*(values.float() for values in self.solve()), tasks)
+        self.absorb(self.lift_views(features), rows)
+        weight, bias = self.solve()
+        self._renew(weight.float(), bias.float(), tasks)
 
     def _renew(self, solved_weight: Tensor, solved_bias: Tensor, tasks: Sequence[int]) -> None:
         """Use the solution for the classes of `tasks`."""
@@ -107,13 +112,13 @@ class StreamingMethod(FrozenMethod):
     def near(self, features: Tensor, rows: slice) -> Tensor:
         return super().near(self.lift(features), rows)
 
-    def scoring_graph(self, tasks: Sequence[int]) -> FeatureScores:
-        near = super().scoring_graph(tasks)
+    def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
+        near = NearestMeans(F.normalize(self.class_rows("means", tasks)).float())
         scores = linear(self.class_rows("weight", tasks), self.class_rows("bias", tasks))
         backbone: Any = self.exported_backbone()
         if (lift := self.lift_graph()) is not None:
             backbone = Lifted(backbone, lift)
-        return FeatureScores(backbone, scores, near.sizes, similarity=near.scores)
+        return FeatureScores(backbone, scores, [self.tasks[task].n_classes for task in tasks], similarity=near)
 
     def _forget(self, number: int, task: LearnedTask) -> str:
         super()._forget(number, task)

@@ -115,8 +115,8 @@ class ExpertScores(nn.Module):
         if self.predictor is None:
             return scores, belonging
         sizes = [len(own) for own in self.spans]
-        chances = self.predictor(features).log_softmax(1).split(sizes, dim=1)
-        parts = zip(chances, self.scales, scores.split(sizes, dim=1), strict=True)
+        chances = torch.split(self.predictor(features).log_softmax(1), sizes, dim=1)
+        parts = zip(chances, self.scales, torch.split(scores, sizes, dim=1), strict=True)
         joint = [chance.logsumexp(1, keepdim=True) + (scale * block).log_softmax(1) for chance, scale, block in parts]
         return torch.cat(joint, 1), belonging
 
