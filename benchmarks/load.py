@@ -59,7 +59,11 @@ def small() -> Method:
 MODELS: dict[str, tuple[str, Callable[[], Method]]] = {
     "clom, 32 px": ("CLOM from scratch, ResNet-18 of width 8, pictures of 32 x 32, two tasks", small),
     "ncm, 160 px": ("nearest class mean on EfficientNet-Lite0, 160 x 160, two tasks", lambda: new_method("ncm")),
-    "clom, 160 px": ("the default for photos: CLOM on EfficientNet-Lite0, 160 x 160, two tasks", new_method),
+    "clom, 160 px": (
+        "CLOM with adapters on EfficientNet-Lite0, 160 x 160, two tasks",
+        lambda: new_method("clom"),
+    ),
+    "experts, 160 px": ("the default for photos: experts on EfficientNet-Lite0, 160 x 160, two tasks", new_method),
 }
 
 
