@@ -64,7 +64,6 @@ class Method(nn.Module, ABC):
     fetches_batches: ClassVar[bool] = False
     """Whether training images may stay in the CPU's memory, because they are read only by `Images.fetch`."""
     needs_pretrained: ClassVar[bool] = False
-    """Whether it needs pretrained features."""
     exports_decision: ClassVar[bool] = False
     """Whether `scoring_graph` of all tasks gives comparable scores, although a task predictor decides."""
 
@@ -161,7 +160,6 @@ class Method(nn.Module, ABC):
         place(self, device)
 
     def _units_for_next_task(self) -> Mapping[str, int]:
-        """The `units` of the next task."""
         return {}
 
     @abstractmethod
