@@ -27,6 +27,9 @@ class Task:
     class_names: tuple[str, ...]
     train: Images
     validation: Images
+    outliers: Images | None = None
+    """Images of other classes, as examples of what does not belong to the task; labels are those classes. Set by
+    methods that store samples of earlier tasks."""
 
     @property
     def n_classes(self) -> int:

@@ -67,6 +67,15 @@ def solve_head(
     return head
 
 
+@torch.no_grad()
+def relative_to_last(head: nn.Linear) -> nn.Linear:
+    """The outputs of `head` minus its last one, which is dropped: log-odds of each class against the last."""
+    relative = nn.Linear(head.in_features, head.out_features - 1).to(head.weight.device)
+    relative.weight.copy_(head.weight[:-1] - head.weight[-1])
+    relative.bias.copy_(head.bias[:-1] - head.bias[-1])
+    return relative
+
+
 class DiscriminantHead(nn.Linear):
     """Linear discriminants, plus a low-dimensional subspace per class for OOD detection.
 

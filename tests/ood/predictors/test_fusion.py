@@ -9,7 +9,14 @@ from torch.nn import functional as F
 from clom.learning.calibration import CalibrationSettings
 from clom.ood.predictors.base import StoredSamples, TaskOutputs
 from clom.ood.predictors.calibrated import calibration_of
-from clom.ood.predictors.fusion import Fusion, FusionWithoutSamples, Mahalanobis, cross_fitted, fit_weights
+from clom.ood.predictors.fusion import (
+    Fusion,
+    FusionWithoutSamples,
+    Mahalanobis,
+    OtherHead,
+    cross_fitted,
+    fit_weights,
+)
 from clom.ood.predictors.other_heads import OtherHeads
 from clom.ood.predictors.statistics import USUAL, TaskStatistics, packed
 from clom.testing.predictors import made_up_images, made_up_tasks
@@ -67,7 +74,7 @@ def test_a_head_never_judges_samples_it_was_fitted_on() -> None:
     outputs = [TaskOutputs(torch.zeros(60, 1), torch.randn(60, 1, 80, generator=randomness)) for _ in range(2)]
     samples = StoredSamples(outputs, tasks, labels)
     overfitted = OtherHeads.fit(samples, 1, 1e-4, 50).log_odds(outputs).argmax(1)
-    judged = cross_fitted(samples, rotations=1).argmax(1)
+    judged = cross_fitted(OtherHead, samples).argmax(1)
     assert (overfitted == tasks).double().mean() > 0.95
     assert 0.25 < (judged == tasks).double().mean() < 0.75
 
@@ -97,10 +104,10 @@ def test_fusion_is_the_weighted_sum_of_its_evidence() -> None:
     statistics, samples = made_up_tasks()
     images, tasks, _ = made_up_images(seed=7)
     predictor = Fusion().fit(statistics, samples)
-    affine = calibration_of(samples, CalibrationSettings())
+    affine = calibration_of(samples, CalibrationSettings(cross_task=0.03))
     largest = torch.stack([block.amax(1) for block in affine([task.block for task in images])], 1).double()
     heads = OtherHeads.fit(samples, 4, 1e-4, 50)
-    kinds = [largest, heads.log_odds(images), Mahalanobis().fit(statistics, None)(images)]
+    kinds = [largest, heads.log_odds(images)]
     expected = sum(weight * kind for weight, kind in zip(predictor.learned["weights"], kinds, strict=True))
     torch.testing.assert_close(predictor(images), expected, rtol=1e-5, atol=1e-5)
     assert (predictor.tasks(images) == tasks).all()

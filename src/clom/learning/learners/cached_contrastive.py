@@ -26,6 +26,8 @@ class CachedContrastive(RotationContrastive):
         super().__init__(settings)
         if not isinstance(settings.head, HeadSettings):
             raise UserError("Cached features need a solved head (head.kind), not one trained by SGD on fresh views.")
+        if settings.outliers:
+            raise UserError("learning.outliers does not work with a pretrained network: set it to 0.")
         self.n_views = settings.head.views
 
     def learn(self, protection: Protection, number: int, task: Task, seed: int, context: TrainingContext) -> nn.Module:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clom.data.stream import Task
 from clom.data.views import Augmentation, Order, classifier_views, contrastive_views
 from clom.learning.context import State, TrainingContext
-from clom.learning.heads import HeadSettings, expand_head, make_head, solve_head, weigh_rotations
+from clom.learning.heads import HeadSettings, expand_head, make_head, relative_to_last, solve_head, weigh_rotations
 from clom.learning.learners.base import (
     Learner,
     TrainingSettings,
@@ -22,6 +23,7 @@ from clom.learning.learners.base import (
     training_views,
     view_features,
 )
+from clom.learning.learners.outliers import outlier_features, outlier_views
 from clom.learning.loop import Batch, Plan, fit, generator
 from clom.learning.losses import supervised_contrastive
 from clom.learning.optim import OptimiserSettings, make_optimiser
@@ -60,7 +62,16 @@ class ContrastiveSettings(TrainingSettings):
     """Count the anchor among its positives, as the authors' code does."""
     cross_entropy: NonNegative = 0.0
     """Weight of an additional rotation cross-entropy loss in step 1; the paper has none."""
+    outliers: NonNegative = 0.0
+    """Stored samples of earlier tasks in every batch, as a fraction of its images, and in the fit of the head: outlier
+    exposure, see `clom.learning.learners.outliers`. The paper has none."""
     head: HeadSettings | SgdHeadSettings = HeadSettings()
+
+    @model_validator(mode="after")
+    def _outliers_need_a_logistic_head(self) -> Self:
+        if self.outliers and not (isinstance(self.head, HeadSettings) and self.head.kind == "logistic"):
+            raise ValueError("outliers need a head that is solved by logistic regression (head.kind: logistic)")
+        return self
 
 
 def shared_projection(net: Net) -> GatedLinear:
@@ -112,7 +123,7 @@ class RotationContrastive(Learner):
         randomness = generator(seed, "views", number)
 
         def loss_of(batch: Batch) -> Tensor:
-            images, classes = self.pairs(task, batch, randomness)
+            images, classes = self._training_views(task, batch, randomness)
             position = batch.sweep_position(settings.sweep)
             features, penalty = protection.training_features(images, number, position)
             z = F.normalize(projection(protection.projected(features, number, position) if shared else features))
@@ -125,6 +136,20 @@ class RotationContrastive(Learner):
         train_features(protection, number, task, seed, settings, loss_of, extra, randomness, context, self.phase)
         views = training_views(task, settings.augmentation, settings.rotations, seed, number)
         recompute_norms(protection, number, views)
+
+    def _training_views(self, task: Task, batch: Batch, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The batch's views and classes, followed by those of outliers if there are any."""
+        own = self.pairs(task, batch, randomness)
+        settings, outliers = self.settings, task.outliers
+        if outliers is None or not settings.outliers:
+            return own
+        count = max(1, round(settings.outliers * len(batch.index)))
+        other = outlier_views(outliers, count, settings.augmentation, randomness, settings.rotations, settings.order)
+        images, classes = (
+            torch.cat([own[0], other[0]]),
+            torch.cat([own[1], other[1] + settings.rotations * task.n_classes]),
+        )
+        return images.contiguous(memory_format=torch.channels_last), classes
 
     def pairs(self, task: Task, batch: Batch, randomness: torch.Generator) -> tuple[Tensor, Tensor]:
         """Views of the batch's training images (two in all rotations, `contrastive_views`) and their rotation
@@ -171,7 +196,15 @@ class RotationContrastive(Learner):
 
         features_of, kept = protection.inference_features(number)
         features, classes = self.head_views(features_of, number, task, settings.views, seed, on_batch)
-        solved = solve_head(features, classes, self.rotations * task.n_classes, settings)
+        n_outputs = self.rotations * task.n_classes
+        if task.outliers is not None and self.settings.outliers:
+            randomness = generator(seed, "outliers", number)
+            other = outlier_features(features_of, task.outliers, self.settings.augmentation, self.rotations, randomness)
+            features = torch.cat([features, other])
+            classes = torch.cat([classes, classes.new_full((len(other),), n_outputs)])
+            solved = relative_to_last(solve_head(features, classes, n_outputs + 1, settings))
+        else:
+            solved = solve_head(features, classes, n_outputs, settings)
         weigh_rotations(solved, settings.upright, self.rotations)
         return expand_head(solved, kept, protection.net.n_features)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from clom.data.images import Images
 from clom.data.memory import Memory, per_class
 from clom.data.stratified import balanced_rows
 from clom.data.stream import Task
@@ -71,7 +73,8 @@ class MaskedMethod(MaskedNetwork):
         self.requires_grad_(False)  # of the old tasks' parameters only the shared weights are trained
         for parameter in (*self.protection.weights(number), *self.protection.mask_parameters(number)):
             parameter.requires_grad_(True)
-        self.heads[number] = self.learner.learn(self.protection, number, task, self.seed, context)
+        with_outliers = replace(task, outliers=self._stored_images())
+        self.heads[number] = self.learner.learn(self.protection, number, with_outliers, self.seed, context)
         self.protection.finish(number, self.heads[number])
         self.eval().requires_grad_(False)
         closed = self.protection.closed_groups(number)
@@ -104,6 +107,13 @@ class MaskedMethod(MaskedNetwork):
         else:
             self._fit_to_memory()
         return "Units that other tasks also use keep what they learned from it." if self.capacity() else ""
+
+    def _stored_images(self) -> Images | None:
+        """The stored samples of all tasks, labelled by their class; None if there are none, or only their features."""
+        if not len(self.memory) or self.memory.pixels.ndim != 4:
+            return None
+        classes = torch.stack([self.memory.tasks, self.memory.labels], 1)
+        return Images(self.memory.pixels, torch.unique(classes, dim=0, return_inverse=True)[1])
 
     def held_out_images(self, task: int) -> Tensor | None:
         own = self.memory.pixels[self.memory.tasks == task]

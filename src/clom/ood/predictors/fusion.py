@@ -5,10 +5,11 @@
 | `mahalanobis` | squared distance to the nearest class, averaged over rotations, standardised on own data | none |
 | `fusion-no-samples` | that plus the standardised largest logit | none |
 | `other-head` | log-odds of "own class" against "another task", averaged over rotations | yes |
-| `fusion` | a weighted sum of the calibrated largest logit, the log-odds and the distance | yes |
+| `fusion` | a weighted sum of the largest logit after cross-task calibration and the log-odds | yes |
 
-The weights of `fusion` are shared by all tasks and fitted, by a softmax over tasks, to the stored samples. The log-odds
-they are fitted to come from heads that were fitted to the other samples (cross-fitting).
+The two weights of `fusion` are shared by all tasks and fitted, by a softmax over tasks, to the stored samples. The
+calibration and the heads whose scores they are fitted to were fitted to other samples (cross-fitting). On held-out
+images of digits, MNIST and CIFAR-10 this was at least as good as with the distance or with the paper's calibration.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clom.learning.calibration import Affine, CalibrationSettings
 from clom.ood.predictors.base import StoredSamples, TaskOutputs, TaskPredictor
-from clom.ood.predictors.calibrated import calibration_of
+from clom.ood.predictors.calibrated import CrossTask
 from clom.ood.predictors.other_heads import OtherHeads
 from clom.ood.predictors.row import restored_heads, stored_heads
 from clom.ood.predictors.statistics import SHRINKAGE, Gaussians, TaskStatistics, rotation_mahalanobis
@@ -88,45 +88,40 @@ class OtherHead(TaskPredictor):
         return restored_heads(self.learned, _rotations(outputs)).log_odds(outputs)
 
 
-class Fusion(Mahalanobis):
-    """Calibrated largest logit, other heads and Mahalanobis distance, fused by a softmax over tasks."""
+class Fusion(TaskPredictor):
+    """Cross-task calibration and other heads, fused by a softmax over tasks."""
 
     title = "fusion"
-    needs = ("features", "statistics", "samples")
+    needs = ("features", "samples")
 
     def fit(self, tasks: Sequence[TaskStatistics], samples: StoredSamples | None) -> Self:
-        super().fit(tasks, samples)
-        if samples is None:
-            return self
-        rotations = _rotations(samples.outputs)
-        affine = calibration_of(samples, CalibrationSettings())
-        self.learned = {"scales": affine.scales, "shifts": affine.shifts}
-        evidence = torch.stack(
-            [self._calibrated(samples.outputs), cross_fitted(samples, rotations), self._typical(samples.outputs)], 2
-        )
-        self.learned["weights"] = fit_weights(evidence, samples.tasks)
-        self.learned |= stored_heads(OtherHeads.fit(samples, rotations, _L2, _ITERATIONS))
+        if samples is not None:
+            evidence = torch.stack([cross_fitted(kind, samples) for kind in _FUSED], 2)
+            self.learned = {"weights": fit_weights(evidence, samples.tasks)}
+            for kind in _FUSED:
+                self.learned |= kind().fit(tasks, samples).learned
         return self
 
     def __call__(self, outputs: Sequence[TaskOutputs]) -> Tensor:
-        heads = restored_heads(self.learned, _rotations(outputs))
-        evidence = [self._calibrated(outputs), heads.log_odds(outputs), self._typical(outputs)]
+        evidence = []
+        for kind in _FUSED:
+            part = kind()
+            part.learned = self.learned
+            evidence.append(part(outputs).double())
         return torch.stack(evidence, 2) @ self.learned["weights"].double()
 
-    def _calibrated(self, outputs: Sequence[TaskOutputs]) -> Tensor:
-        affine = Affine(self.learned["scales"].double(), self.learned["shifts"].double())
-        return torch.stack([block.amax(1) for block in affine([task.block.double() for task in outputs])], 1)
+
+_FUSED: tuple[type[TaskPredictor], ...] = (CrossTask, OtherHead)
 
 
-def cross_fitted(samples: StoredSamples, rotations: int) -> Tensor:
-    """The log-odds of every sample from heads that were not fitted to it, `[samples, tasks]`."""
+def cross_fitted(kind: type[TaskPredictor], samples: StoredSamples) -> Tensor:
+    """The scores of every sample by predictors that were not fitted to it, `[samples, tasks]`."""
     folds = samples.folds(_FOLDS)
     found = torch.zeros(len(samples), len(samples.outputs), dtype=torch.float64)
     for fold in range(_FOLDS):
         fitted_to, judged = samples.rows(folds != fold), samples.rows(folds == fold)
         if len(fitted_to) and len(judged):  # a single sample of each class leaves none to fit to
-            heads = OtherHeads.fit(fitted_to, rotations, _L2, _ITERATIONS)
-            found[folds == fold] = heads.log_odds(judged.outputs)
+            found[folds == fold] = kind().fit([], fitted_to)(judged.outputs).double()
     return found
 
 
