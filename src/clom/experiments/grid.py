@@ -22,7 +22,7 @@ from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.run import is_finished
 from clom.files import write_atomically
 from clom.locks import Held, Lock
-from clom.methods.registry import PAPER_METHODS
+from clom.methods.registry import COMPARED_METHODS
 from clom.plugins import loaded
 from clom.settings import Settings, explain
 from clom.stopping import StopRequest
@@ -226,7 +226,7 @@ def cells(blocks: Sequence[Block], out: Path) -> list[Cell]:
     """All runs of the grid; every name and setting is checked before anything runs."""
     found: dict[str, Cell] = {}
     for block in blocks:
-        names = PAPER_METHODS if block.methods == "all" else block.methods
+        names = COMPARED_METHODS if block.methods == "all" else block.methods
         for experiment, (variant, overrides), method, seed in itertools.product(
             block.experiments, block.variants.items(), names, block.seeds
         ):

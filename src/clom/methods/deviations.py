@@ -173,6 +173,13 @@ DEVIATIONS: dict[str, tuple[str, ...]] = {
     ),
     "finetune": (),
     "joint": (),
+    "clom+": (
+        "Not a published system. Besides CLOM's deviations: outlier exposure to stored samples, a task predictor that "
+        "fuses cross-task calibration with heads that have an output for other tasks, single views and horizontal-flip "
+        "test-time augmentation, as far as the experiment's recipe uses them.",
+        *_MASKS,
+        *_CONTRASTIVE,
+    ),
     "ncm": ("Class means are over all training images, on frozen pretrained features.",),
     "slda": (
         "The covariance is that of all samples so far, independent of their order, and is shrunk more strongly, for "

@@ -34,7 +34,7 @@ class MethodInfo:
     divisible: bool = True
     """Whether training can be distributed over processes: it trains the experiment's network and nothing else."""
     in_paper: bool = True
-    """Whether `all` includes it. Methods on pretrained features are left out: the comparison would not be fair."""
+    """Whether the paper compares it, or it is one of the two references."""
     deviations: tuple[str, ...] = ()
     """Sentences about how it differs from its publication."""
 
@@ -192,6 +192,14 @@ BUILT_IN: dict[str, MethodInfo] = {
         stores_samples=True,
         deviations=DEVIATIONS["joint"],
     ),
+    "clom+": MethodInfo(
+        "clom.methods.clom_plus:ClomPlus",
+        "CLOM+: CLOM with outlier exposure, a fused task predictor and other additions of ours",
+        "masks, heads, 20 samples per class",
+        stores_samples=True,
+        in_paper=False,
+        deviations=DEVIATIONS["clom+"],
+    ),
     "ncm": MethodInfo(
         "clom.methods.ncm:Ncm",
         "NCM: nearest class mean on frozen pretrained features",
@@ -235,7 +243,9 @@ BUILT_IN: dict[str, MethodInfo] = {
 }
 
 PAPER_METHODS = tuple(name for name, info in BUILT_IN.items() if info.in_paper)
-"""The methods that `all` stands for."""
+"""The systems of the paper, and the two references."""
+COMPARED_METHODS = (*PAPER_METHODS, "clom+")
+"""The methods that `all` stands for. Those on pretrained features are left out: the comparison would not be fair."""
 
 
 def _check(thing: object) -> None:
