@@ -62,7 +62,7 @@ def settings(outliers: float, **changes: object) -> ClomSettings:
     learning = {
         "outliers": outliers,
         "augmentation": {"flip": False, "crop_area": (0.5, 1.0)},
-        "plan": Plan(epochs=15, batch=16),
+        "plan": Plan(epochs=25, batch=16),
         "optimiser": {"kind": "adam", "lr": 0.002},
         "gates_optimiser": {"kind": "adam", "lr": 0.05},
         "head": {"views": 2, "iterations": 50},
@@ -95,8 +95,8 @@ def test_a_task_tells_its_images_from_those_of_earlier_tasks_better(
     learned: dict[float, ClomPlus], digits_stream: Stream
 ) -> None:
     without, exposed = (separation(learned[outliers], digits_stream, 1) for outliers in (0.0, 0.25))
-    assert exposed > without + 0.01
-    assert exposed > 0.99
+    assert exposed > without + 0.05
+    assert exposed > 0.97
 
 
 def test_the_first_task_has_no_outliers(learned: dict[float, ClomPlus], digits_stream: Stream) -> None:
