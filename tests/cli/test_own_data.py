@@ -18,7 +18,7 @@ from clom import machine
 from clom.cli import main
 from clom.data.catalog import SETS
 from clom.experiments import estimate
-from clom.experiments.grid import Cell
+from clom.experiments.grid import Cell, Outcome
 from clom.experiments.run import RunResult, is_finished
 from clom.reporting.figures import run_overview as figures
 from clom.storage.tensors import read_tensors
@@ -47,9 +47,9 @@ def no_picture(made: RunResult) -> list[Path]:
     return [made.folder / "figure.svg", made.folder / "figure.png"]
 
 
-def in_this_process(cell: Cell, *how: Any) -> bool:
-    clom(*cell.command(*how)[3:])
-    return is_finished(cell.folder)
+def in_this_process(cell: Cell, *how: Any) -> Outcome:
+    clom(*cell.command(*how[:6])[3:])
+    return "finished" if is_finished(cell.folder) else "failed"
 
 
 def clom(*arguments: str) -> int:

@@ -17,7 +17,7 @@ from clom import machine
 from clom.cli import main, take_plugins
 from clom.data.catalog import SETS
 from clom.errors import UserError
-from clom.experiments.grid import Cell
+from clom.experiments.grid import Cell, Outcome
 from clom.experiments.run import RunResult
 from clom.methods.registry import METHODS
 from clom.nets.networks.registry import NETS
@@ -79,9 +79,9 @@ def test_a_grid_tells_its_runs_what_to_load(elsewhere: Path, monkeypatch: pytest
     write(elsewhere, "grid.yaml", "experiments: [digits-5t]\nmethods: [mine, finetune]\nbudget: smoke\n")
     done = []
 
-    def run(cell: Cell, *options: Any) -> bool:
-        done.append(cell.command(*options))
-        return True
+    def run(cell: Cell, *options: Any) -> Outcome:
+        done.append(cell.command(*options[:6]))
+        return "finished"
 
     monkeypatch.setattr(Cell, "run", run)
     assert clom("grid", "grid.yaml", "--plugin", "my_file.py") == 0

@@ -21,7 +21,7 @@ from clom.errors import UserError
 from clom.experiments.grid import Block, Cell, Outcome, cells, execute_command, read_grid
 from clom.experiments.ledger import Row, add, read
 from clom.locks import Lock
-from clom.methods.registry import PAPER_METHODS
+from clom.methods.registry import COMPARED_METHODS
 from experiments.paper_numbers import EXPERIMENTS
 from processes import environment
 
@@ -74,7 +74,7 @@ def test_the_whole_paper_is_one_grid() -> None:
     blocks = read_grid(GRIDS / "paper.yaml")
     assert {(block.budget, block.seeds) for block in blocks} == {("paper", (0, 1, 2, 3, 4))}
     found = {cell.name: cell for cell in cells([block.model_copy(update={"seeds": (0,)}) for block in blocks], Path())}
-    main = [f"{experiment}-{method}-paper-s0" for experiment in EXPERIMENTS for method in PAPER_METHODS]
+    main = [f"{experiment}-{method}-paper-s0" for experiment in EXPERIMENTS for method in COMPARED_METHODS]
     gates = [f"cifar10-5t-clom-paper-s0-s{s}" for s in (1, 100, 300, 500, 700)]
     views = [
         f"{experiment}-{method}-paper-s0-{one}"

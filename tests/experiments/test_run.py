@@ -27,6 +27,7 @@ FILES = {
     "scores.safetensors",
     "model.safetensors",
     "summary.json",
+    "signature.json",
 }
 TINY: dict[str, Any] = {
     "data.train_per_class": 12,
@@ -196,7 +197,7 @@ def test_an_interruption_within_a_task_loses_that_task_only(finished: RunResult,
 def test_an_interruption_before_the_model_is_written_is_harmless(
     finished: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Metrics and scores are then one task ahead of the model; the task is learned again and counted once."""
+    """Metrics, scores and model are replaced together; the task is learned again and counted once."""
     config = tiny(TWO_TASKS)
 
     def fail_at_second(path: Path, method: Any) -> None:
@@ -208,7 +209,7 @@ def test_an_interruption_before_the_model_is_written_is_harmless(
         patch.setattr("clom.experiments.run.save_model", fail_at_second)
         with pytest.raises(KeyboardInterrupt):
             run(config, tmp_path)
-    assert len(without_time(tmp_path)) == 2
+    assert len(without_time(tmp_path)) == 1
     watch = Interrupted()
     execute(config, stream_of(config), tmp_path, on_task=watch)
     assert watch.learned == [2]

@@ -52,11 +52,12 @@ SGD = {"kind": "sgd", "lr": 0.05}
 TRAINING = {"plan": {"epochs": 1, "batch": 13}, "optimiser": SGD}  # 13 rows: 7 for one rank and 6 for the other
 GATES = {**TRAINING, "gates_optimiser": SGD}
 MASKED = {"memory_per_class": 2, "learning": GATES}
-CONTRASTIVE = {"memory_per_class": 2, "learning": {**GATES, "head": {"views": 1, "iterations": 5}}}
+CONTRASTIVE: dict[str, Any] = {"memory_per_class": 2, "learning": {**GATES, "head": {"views": 1, "iterations": 5}}}
 SGD_HEAD = {"learning": {**GATES, "cross_entropy": 1.0, "head": {"plan": {"epochs": 1, "batch": 13}}}}
 REPLAY = {**TRAINING, "memory": {"size": 8}}
 SETTINGS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("clom", "supsup-ood"), CONTRASTIVE),
+    "clom+": {**CONTRASTIVE, "predictor": "fusion", "learning": {**CONTRASTIVE["learning"], "outliers": 0.25}},
     "clom-no-calibration": {**CONTRASTIVE, "calibration": "none"},
     "clom-no-ood": {"learning": {**GATES, "rotations": 1, "head": {"views": 1, "iterations": 5}}},
     **dict.fromkeys(("hat", "clom-odin", "supsup"), MASKED),

@@ -9,6 +9,8 @@
 | units appended to layers that have too few left for another task | `attention.growth` |
 
 The masks, the contrastive loss, the rotation classes and the zero forgetting are CLOM's.
+
+Tested by tests/learning/learners/test_outliers.py.
 """
 
 from __future__ import annotations

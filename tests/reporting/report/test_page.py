@@ -27,6 +27,7 @@ from clom.experiments.analysis.finished_run import read_run
 from clom.experiments.analysis.ood_scores import score_run
 from clom.experiments.config import parse_overrides, resolve
 from clom.experiments.run import execute, read_config
+from clom.experiments.run_folder import signature
 from clom.experiments.task_result import read_results
 from clom.methods.families.base import Blocks
 from clom.methods.families.masked import MaskedMethod
@@ -162,6 +163,7 @@ def test_commands_can_be_copied(tmp_path: Path, hat: Path) -> None:
     assert ".command" in page.html[page.html.index("<script>") :]
 
 
+@pytest.mark.filterwarnings("ignore:The run in")
 def test_a_network_that_grew(tmp_path: Path, hat: Path) -> None:
     assert "Units were appended" not in page_of(tmp_path, hat).text
     copy = tmp_path / "grown"
@@ -170,6 +172,7 @@ def test_a_network_that_grew(tmp_path: Path, hat: Path) -> None:
     assert results[0].units == {"conv1": 8, "conv2": 8, "conv3": 12, "fc": 24}
     results[-1] = replace(results[-1], units=results[-1].units | {"conv1": 30})
     (copy / "metrics.jsonl").write_text("".join(result.to_line() for result in results))
+    (copy / signature.NAME).unlink()  # as in runs of earlier versions
     assert "Units were appended before later tasks: conv1 from 8 to 30." in page_of(tmp_path, copy).text
 
 
@@ -308,11 +311,13 @@ def test_the_same_runs_give_the_same_page(tmp_path: Path, hat: Path) -> None:
     assert page_of(tmp_path, hat).html == page_of(tmp_path, hat).html
 
 
+@pytest.mark.filterwarnings("ignore:The run in")
 def test_the_paper_beside_a_run(tmp_path: Path, hat: Path) -> None:
     folder = tmp_path / "called mnist"
     shutil.copytree(hat, folder)
     text = (folder / "config.yaml").read_text().replace("experiment: digits-5t", "experiment: mnist-5t")
     (folder / "config.yaml").write_text(text)
+    (folder / signature.NAME).unlink()  # as in runs of earlier versions
     page = page_of(tmp_path, folder)
     paper = reported("mnist-5t", "hat")
     cil = json.loads((folder / "summary.json").read_text())["cil"]
@@ -336,6 +341,7 @@ def test_what_the_paper_reports() -> None:
     assert all_systems("digits-5t") == {}
 
 
+@pytest.mark.filterwarnings("ignore:The run in")
 def test_what_is_no_finished_run_is_refused(tmp_path: Path, hat: Path) -> None:
     out = tmp_path / "page.html"
 
@@ -346,6 +352,7 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path, hat: Path) -> None:
             (folder / remove).unlink()
         if damage:
             (folder / damage).write_text("[]")
+            (folder / signature.NAME).unlink()  # as in runs of earlier versions
         with pytest.raises(UserError, match=message):
             write_report([hat, folder], out)
         shutil.rmtree(folder)
@@ -365,11 +372,13 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path, hat: Path) -> None:
     refused("cannot be read", damage="scores.safetensors")
 
 
+@pytest.mark.filterwarnings("ignore:The run in")
 def test_other_data_of_the_same_name_are_refused(tmp_path: Path, hat: Path) -> None:
     folder = tmp_path / "other"
     shutil.copytree(hat, folder)
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace("test_per_class: 5", "test_per_class: 4", 1))
+    (folder / signature.NAME).unlink()  # as in runs of earlier versions
     with pytest.raises(UserError, match=r"not those that .*other was run on"):
         write_report([folder], tmp_path / "page.html")
 

@@ -146,7 +146,7 @@ def test_tells_about_itself(running: tuple[Client, Service], tmp_path: Path) -> 
     about = client.model()
     assert [task["name"] for task in about["tasks"]] == ["warm"]
     assert about["server"]["teaching"] is True
-    assert about["rejection"]["held_out"] == 4
+    assert about["rejection"]["held_out"] == 20
     assert about["rejection"]["costs"][0] == 0
     assert about["rejection"]["costs"] == sorted(about["rejection"]["costs"])
     assert str(Path(__file__).anchor) not in about["file"], "where the file lies is nobody's business"
