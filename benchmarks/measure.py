@@ -93,11 +93,17 @@ def seconds(action: Callable[[], object]) -> float:
     return now() - started
 
 
-def interleaved(variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
-    """Seconds of each variant in each round; warm-up rounds, which fill caches and the allocator, do not count."""
+def interleaved(
+    variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1, pause: float = 0.0
+) -> dict[str, list[float]]:
+    """Seconds of each variant in each round; warm-up rounds, which fill caches and the allocator, do not count.
+
+    `pause` is the number of seconds between them: threads of one that wait actively would slow down the next.
+    """
     times: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(warmup + rounds):
         for name, action in variants.items():
+            time.sleep(pause)
             taken = seconds(action)
             if number >= warmup:
                 times[name].append(taken)
