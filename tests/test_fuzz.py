@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from benchmarks.bad import connections
 from benchmarks.bad import worker as reading
 from benchmarks.bad.cases import Case, Make, Reader, plan
 from benchmarks.bad.damage import NASTY, spoil, spoil_value
@@ -35,6 +36,12 @@ def test_a_short_run_of_the_fuzzer_finds_nothing() -> None:
     assert [(case, what, outcome) for case, what, outcome in found if outcome.kind in FAULTS] == []
     kinds = Counter(outcome.kind for _, _, outcome in found)
     assert kinds["refused"] > 50  # the inputs really are bad
+
+
+def test_connections_that_accept_not_even_a_refusal_are_ended(tmp_path: Path) -> None:
+    (reader,) = connections.readers()
+    reader.special()["page, nobody reads"](tmp_path, Random(0))
+    reader.read(tmp_path)
 
 
 def endless(folder: Path) -> None:

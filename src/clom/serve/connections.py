@@ -112,6 +112,8 @@ class Connection(H11Protocol):
         if not self._connections.admit(self):
             transport.write(_REFUSAL)
             transport.close()
+            if transport.get_write_buffer_size():  # nobody accepts even that
+                self.loop.call_later(self._connections.limits.write_seconds, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.remove(self)
