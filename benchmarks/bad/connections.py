@@ -25,11 +25,11 @@ from benchmarks.bad.damage import spoil
 from benchmarks.bad.models import learned
 from clom.errors import DataError
 from clom.serve.app import make_app
-from clom.serve.connections import Connection, ConnectionLimits, Connections
-from clom.serve.limits import Limits
 from clom.serve.security import Access
 from clom.serve.server import make_server
 from clom.serve.service import Service
+from clom.serve.traffic.connections import Connection, ConnectionLimits, Connections
+from clom.serve.traffic.limits import Limits
 from clom.storage.tensors import to_bytes
 
 _FILE = "conversation.json"

@@ -30,9 +30,9 @@ from clom.nets import AdapterSettings, PooledConvSettings
 from clom.photos.teach import learn_pictures
 from clom.serve.app import make_app
 from clom.serve.client import Client
-from clom.serve.connections import ConnectionLimits
 from clom.serve.server import make_server
 from clom.serve.service import Service
+from clom.serve.traffic.connections import ConnectionLimits
 from clom.storage.model_file import save_model
 
 SIDE = 32

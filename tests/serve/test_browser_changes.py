@@ -26,6 +26,7 @@ from serve.running import serving, wait_until
 pytest.importorskip("playwright", reason="make test-browser installs it")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import TimeoutError as Overdue
 
 from serve.test_browser import ask, picture
 
@@ -112,6 +113,21 @@ def test_more_pictures_of_a_known_class(page: Page, client: Client, photos: Path
     assert sum(client.model()["tasks"][0]["images"]) == before + 3
 
 
+def choose(page: Page, name: str, action: str) -> None:
+    """Open the menu of a class and click; after a change the page is drawn again, which closes menus."""
+
+    def clicked() -> bool:
+        if not page.locator(".menu[open]").count():
+            page.click(f".menu summary:has-text('{name}')")
+        try:
+            page.click(f".menu[open] >> text={action}", timeout=1000)
+        except Overdue:
+            return False
+        return True
+
+    wait_until(clicked)
+
+
 def test_names_merges_undo_and_forgetting(page: Page, client: Client) -> None:
     page.click("nav >> text=Look inside")
     page.click("text=Rename patterns")
@@ -127,8 +143,7 @@ def test_names_merges_undo_and_forgetting(page: Page, client: Client) -> None:
     expect(page.locator("#change")).to_be_hidden()
     expect(page.locator("#inside-said")).to_have_text("The task 'patterns' is now 'textures'.")
     expect(page.locator(".timeline h3").nth(0)).to_have_text("textures")
-    page.click(".menu summary:has-text('dots')")
-    page.click(".menu[open] >> text=Merge")
+    choose(page, "dots", "Merge")
     page.select_option("#change-name", "stripes")
     page.click("#change-go")
     expect(page.locator(".menu summary:has-text('dots')")).to_contain_text("answered as stripes")
@@ -137,8 +152,7 @@ def test_names_merges_undo_and_forgetting(page: Page, client: Client) -> None:
     page.click("#change-go")
     expect(page.locator(".menu summary:has-text('dots')")).not_to_contain_text("answered as")
     expect(page.locator("#inside-undo")).to_be_hidden()
-    page.click(".menu summary:has-text('circles')")
-    page.click(".menu[open] >> text=Rename")
+    choose(page, "circles", "Rename")
     page.fill("#change-name", "discs")
     page.click("#change-go")
     expect(page.locator(".menu summary:has-text('discs')")).to_be_visible()
@@ -212,7 +226,7 @@ def test_the_camera_takes_pictures_of_a_class(page: Page) -> None:
     sound(page, "camera")
     page.click("#camera-close")
     expect(page.locator(".amount").nth(0)).to_contain_text("2 pictures")
-    assert page.evaluate("document.getElementById('camera-view').srcObject") is None, "the camera is off"
+    wait_until(lambda: page.evaluate("document.getElementById('camera-view').srcObject") is None)  # the camera is off
 
 
 def test_mistakes_of_labelled_folders(page: Page, photos: Path) -> None:

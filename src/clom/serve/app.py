@@ -27,9 +27,9 @@ from clom.serve.answers.engine import NothingLearned
 from clom.serve.images.decoder_pool import Unreadable
 from clom.serve.images.uploads import decode_all, pictures_to_ask
 from clom.serve.lesson_requests import begin_lesson
-from clom.serve.lessons.model_changes import add_changes
 from clom.serve.lessons.runner import Busy, NoSuchJob
 from clom.serve.metrics import Counting
+from clom.serve.model_changes import add_changes
 from clom.serve.security import Guard
 from clom.serve.service import Service
 from clom.serve.sessions import add_sessions, may_see

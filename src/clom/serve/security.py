@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clom.errors import UserError
-from clom.serve.bodies import Bodies, too_large
+from clom.serve.traffic.bodies import Bodies, too_large
 
 TEACHING = ("/tasks", "/pictures")
 """What pictures to learn from are sent to."""

@@ -1,6 +1,6 @@
 """The uvicorn server around the application: its timeouts and its limits.
 
-Tested by tests/serve/test_connections.py.
+Tested by tests/serve/traffic/test_connections.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from clom import machine
-from clom.serve.connections import Connection, ConnectionLimits, Connections
+from clom.serve.traffic.connections import Connection, ConnectionLimits, Connections
 
 _LONGEST_HEADER = 32_000
 _ACCEPTED_AT_ONCE = 32

@@ -19,12 +19,12 @@ from clom import machine
 from clom.errors import UserError
 from clom.photos.previous import keeps_previous
 from clom.serve.answers.engine import Engine
-from clom.serve.bodies import Bodies
 from clom.serve.images.decoder_pool import Decoders
 from clom.serve.lessons.runner import LessonRunner
-from clom.serve.limits import Limits
 from clom.serve.metrics import Metrics
 from clom.serve.security import Access
+from clom.serve.traffic.bodies import Bodies
+from clom.serve.traffic.limits import Limits
 from clom.serve.worker_process import WorkerProcess
 
 log = logging.getLogger("clom.serve")

@@ -13,8 +13,8 @@ import torch
 from clom.cli import main
 from clom.photos.predict import Predictor
 from clom.serve.client import Client, Refused
-from clom.serve.limits import Limits
 from clom.serve.service import Service
+from clom.serve.traffic.limits import Limits
 from clom.storage.model_file import load_model, save_model
 from data.test_folders import HOSTILE
 from serve.running import coloured, nearest_mean, png, serving, warm_model, write_pictures

@@ -12,7 +12,7 @@ from clom.errors import DataError, UserError
 from clom.photos.changes.names import clean_name
 from clom.serve.images.decoder_pool import Decoders, Photo, Unreadable
 from clom.serve.images.uploads import Upload, decode_all
-from clom.serve.limits import Limits
+from clom.serve.traffic.limits import Limits
 from serve.running import coloured, png
 
 

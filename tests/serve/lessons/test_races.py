@@ -178,7 +178,7 @@ def content(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_followers_are_limited(tmp_path: Path) -> None:
-    from clom.serve.limits import Limits
+    from clom.serve.traffic.limits import Limits
 
     path = tmp_path / "model.safetensors"
     save_model(path, slow_learner())

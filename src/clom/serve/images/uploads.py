@@ -14,7 +14,7 @@ from starlette.requests import Request
 from clom.errors import DataError
 from clom.photos.changes.names import clean_name
 from clom.serve.images.decoder_pool import Decoders, Photo, Unreadable
-from clom.serve.limits import Limits
+from clom.serve.traffic.limits import Limits
 
 _IN_MEMORY = 1_000_000
 """Larger pictures wait on the disk: whoever sends many and stops must not fill the memory."""

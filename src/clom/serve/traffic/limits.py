@@ -1,6 +1,6 @@
 """The limits of a request.
 
-Tested by tests/serve/test_bodies.py.
+Tested by tests/serve/traffic/test_bodies.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import asyncio
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
-from clom.serve.limits import Limits
+from clom.serve.traffic.limits import Limits
 
 _CLOSE = {"Connection": "close"}
 

@@ -10,8 +10,8 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
-from clom.serve.bodies import Bodies, Body
-from clom.serve.limits import Limits
+from clom.serve.traffic.bodies import Bodies, Body
+from clom.serve.traffic.limits import Limits
 
 LIMITS = Limits(bytes_at_once=1000, stall_seconds=0.2, silent_seconds=0.05, least_bytes_per_second=100)
 

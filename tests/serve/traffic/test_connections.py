@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clom.serve.client import Client
-from clom.serve.connections import ConnectionLimits, network_of
+from clom.serve.traffic.connections import ConnectionLimits, network_of
 from serve.running import coloured, png, serving, serving_apart, wait_until, warm_model, write_pictures
 
 FEW = ConnectionLimits(at_once=12, per_address=8, header_seconds=1.5, silent_seconds=0.2)
