@@ -193,11 +193,13 @@ def _classes(folder: Path, least: int) -> tuple[dict[str, list[Path]], list[Skip
         raise UserError(f"{folder} {found}. Create one folder per class in it and put the pictures there.")
     names = [_normalised(path.name) for path in folders]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise UserError(f"Two folders of {folder} have the same name: {', '.join(twice)}. Rename one of them.")
+        raise UserError(
+            f"Two folders of {folder} have the same name: {', '.join(map(on_one_line, twice))}. Rename one of them."
+        )
     if len(names) < least:
         raise UserError(
-            f"{folder} has only one class, '{names[0]}', but at least {least} are needed. Add another folder of "
-            "pictures next to it."
+            f"{folder} has only one class, '{on_one_line(names[0])}', but at least {least} are needed. Add another "
+            "folder of pictures next to it."
         )
     skipped = [Skipped(path, "outside the class folders") for path in loose]
     classes = {}
