@@ -233,21 +233,21 @@ def test_a_model_file_contains_its_network(
 
 
 def test_the_views_of_photos() -> None:
-    """The photo, its mirror image, and the middle of both, enlarged to the same size."""
+    """The photo, its horizontal flip, and the middle of both, enlarged to the same size."""
     photo = torch.zeros(1, 3, 20, 20)
     photo[..., :10] = 1.0
     views = {name: view(photo) for name, view in PHOTO_VIEWS.items()}
-    assert list(views) == ["plain", "mirrored", "middle", "mirrored middle"]
+    assert list(views) == ["plain", "flipped", "middle", "flipped middle"]
     assert torch.equal(views["plain"], photo)
-    assert torch.equal(views["mirrored"], 1 - photo)
+    assert torch.equal(views["flipped"], 1 - photo)
     assert views["middle"].shape == photo.shape
-    torch.testing.assert_close(views["mirrored middle"], views["middle"].flip(3))
+    torch.testing.assert_close(views["flipped middle"], views["middle"].flip(3))
     framed = F.pad(torch.ones(1, 3, 16, 16), (2, 2, 2, 2))
     assert float(PHOTO_VIEWS["middle"](framed).mean()) > float(framed.mean())
 
 
 def test_every_view_is_learned_from(tiny_stream: Stream) -> None:
-    """The mean is that of the photo and its mirror image."""
+    """The mean is that of the photo and its horizontal flip."""
     method = Slda(NET, SldaSettings(views=2), (1, 8, 8))
     task = tiny_stream[0]
     method.learn(task)

@@ -1,4 +1,4 @@
-"""Views of photos for frozen networks: mirror images and mild crops, the same for every photo.
+"""Views of photos for frozen networks: horizontal flips and mild crops, the same for every photo.
 
 Tested by tests/methods/families/test_frozen.py.
 """
@@ -22,8 +22,8 @@ def _crop(images: Tensor, share: float) -> Tensor:
 
 PHOTO_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "plain": lambda images: images,
-    "mirrored": lambda images: images.flip(3),
+    "flipped": lambda images: images.flip(3),
     "middle": lambda images: _crop(images, 0.85),
-    "mirrored middle": lambda images: _crop(images, 0.85).flip(3),
+    "flipped middle": lambda images: _crop(images, 0.85).flip(3),
 }
 """Functions of images `[n, 3, side, side]` in [0, 1], in the order in which they are used."""
