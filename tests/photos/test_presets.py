@@ -14,8 +14,9 @@ from clom.learning.context import TrainingContext
 from clom.learning.progress import Progress
 from clom.methods.experts import Experts
 from clom.methods.families.base import Method
+from clom.methods.families.frozen_features import FrozenSettings
 from clom.nets.pretrained.efficientnet_lite import find_weights
-from clom.photos.presets import METHODS, new_method
+from clom.photos.presets import METHODS, ON_FROZEN_FEATURES, new_method
 
 needs_weights = pytest.mark.skipif(find_weights() is None, reason="the extra 'pretrained' is not installed")
 
@@ -39,6 +40,13 @@ def test_the_usual_choice() -> None:
     assert made.net_settings.kind == "efficientnet-lite0"
     assert made.image_shape == (3, 160, 160)
     assert new_method(size=224).image_shape == (3, 224, 224)
+
+
+@pytest.mark.parametrize("method", ON_FROZEN_FEATURES)
+def test_all_methods_on_frozen_features_learn_from_flips(method: str) -> None:
+    settings = new_method(method).settings
+    assert isinstance(settings, FrozenSettings)
+    assert settings.views == 2
 
 
 def test_what_cannot_be_chosen() -> None:

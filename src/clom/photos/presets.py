@@ -50,6 +50,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     },
 }
 
+_ON_FROZEN_FEATURES: dict[str, Any] = {"views": 2}  # each photo and its horizontal flip, for all of them alike
+
 
 def new_method(
     method: str = DEFAULT_METHOD, backbone: str = DEFAULT_BACKBONE, seed: int = 0, size: int | None = None
@@ -62,7 +64,8 @@ def new_method(
         raise UserError(f"Photos of {side} pixels are not supported: choose --size from {LEAST_SIZE} to {MOST_SIZE}.")
     net, onnx = _network(method, backbone, side)
     maker = method_class(method)
-    made = maker(net, maker.settings_type.model_validate(RECIPES.get((method, backbone), {})), (3, side, side), seed)
+    recipe = _ON_FROZEN_FEATURES if method in ON_FROZEN_FEATURES else RECIPES.get((method, backbone), {})
+    made = maker(net, maker.settings_type.model_validate(recipe), (3, side, side), seed)
     if onnx is not None:
         assert isinstance(made, FrozenFeatures)
         (place,) = (part for part in made.modules() if isinstance(part, OnnxFile))
