@@ -30,10 +30,17 @@ if (_worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_set
 @pytest.fixture(autouse=True)
 def untuned() -> Iterator[None]:
     """Commands that are tried within this process tune it for good."""
+    yield
+    _untune()
+
+
+def _untune() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(False)
-    yield
     torch.use_deterministic_algorithms(False)
+
+
+_untune()  # fixtures of a module or session are made before those of a test
 
 
 @pytest.fixture(autouse=True)

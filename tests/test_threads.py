@@ -74,12 +74,6 @@ def test_long_jobs_have_other_threads_at_once_from_the_second_call_on(monkeypatc
 
 
 @pytest.mark.usefixtures("four_threads")
-def test_jobs_that_are_left_over_divide_all_threads() -> None:
-    assert Workers().run([torch.get_num_threads] * 5) == [1] * 4 + [4]
-    assert Workers().run([torch.get_num_threads] * 10) == [1] * 8 + [2] * 2
-
-
-@pytest.mark.usefixtures("four_threads")
 def test_workers_need_gradients_when_the_caller_does() -> None:
     def product() -> Tensor:
         return torch.ones(1, requires_grad=True) * 2

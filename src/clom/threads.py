@@ -38,14 +38,12 @@ class Workers:
 
     def run(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
         """The results of all jobs, in order. The threads of torch that the caller may use are divided among the jobs
-        that run at the same time. Jobs should take equally long: those that are left over when every thread has had
-        the same number divide the threads among themselves, so that none of them is idle."""
+        that run at the same time."""
         n_threads = torch.get_num_threads()
         at_once = min(n_threads, len(jobs))
         if at_once < 2:
             return [job() for job in jobs]
-        even = len(jobs) - len(jobs) % at_once
-        return self._side_by_side(jobs[:even], at_once, n_threads // at_once) + self.run(jobs[even:])
+        return self._side_by_side(jobs, at_once, n_threads // at_once)
 
     def run_on_one_thread_each(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
         """The results of all jobs, in order, with the same bits for any number of threads: every job is computed on
@@ -86,7 +84,8 @@ class Workers:
         start = time.thread_time()
         try:
             done = work()
-            self._job_seconds = (time.thread_time() - start) / max(1, done)
+            if scopes:
+                self._job_seconds = (time.thread_time() - start) / max(1, done)
             return [result.result() for result in results]
         finally:
             finished.set()

@@ -91,3 +91,22 @@ def test_neither_threads_nor_the_number_of_images_change_the_scores() -> None:
         torch.set_num_threads(before)
     assert torch.equal(scores[1], scores[3])
     torch.testing.assert_close(alone, scores[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("net", [ResNet18Settings(width=16), AlexNetSettings()])
+@pytest.mark.parametrize("images", [1, 2, 40])
+def test_old_tasks_keep_their_bits_on_several_threads(net: NetSettings, images: int) -> None:
+    """With more tasks there are more networks to share the threads, and sums depend on the number of those."""
+    maker = method_class("clom")
+    model = maker(net, maker.settings_type(), (3, 32, 32), 0)
+    pixels = torch.randint(0, 256, (images, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    before = torch.get_num_threads()
+    first = []
+    try:
+        torch.set_num_threads(4)
+        for number in range(5):
+            model.open_task(LearnedTask(f"{number}", tuple(f"{number}.{label}" for label in range(10))))
+            first.append(model.blocks(pixels)[0])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(block, first[0]) for block in first)

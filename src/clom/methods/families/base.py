@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -150,7 +151,8 @@ class Method(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """The device of the method; `to` moves it. Images may be on any device, scores are returned on the CPU."""
-        return next((value.device for value in (*self.parameters(), *self.buffers())), torch.device("cpu"))
+        some = next(chain(self.parameters(), self.buffers()), None)
+        return torch.device("cpu") if some is None else some.device
 
     def open_task(self, task: LearnedTask) -> None:
         """Add the modules of a task without training them: the first step of `learn`, and how a file is loaded."""

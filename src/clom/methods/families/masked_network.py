@@ -148,15 +148,18 @@ class MaskedNetwork(Method):
     def _batch_blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         """The blocks of one batch: each task's network on a few images at a time, side by side."""
         networks = [self._network(task) for task in tasks]
-        parts = self._run([partial(self._views, part) for part in torch.split(pixels, self._images_at_once)])
-        scores = self._run([partial(network, views) for views in parts for network in networks])
+        parts = self._views_of_parts(pixels)
+        scores = self._side_by_side([partial(network, views) for views in parts for network in networks])
         return [torch.cat(scores[number :: len(networks)]) for number in range(len(networks))]
 
-    def _run(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
+    def _views_of_parts(self, pixels: Tensor) -> list[Tensor]:
+        jobs = [partial(self._views, part) for part in torch.split(pixels, self._images_at_once)]
         return self._workers.run(jobs) if self.device.type == "cpu" else [job() for job in jobs]
 
-    def _outputs_of(self, network: TaskNetwork, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        return network.outputs(self._views(pixels))
+    def _side_by_side(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Each on one thread. If tasks shared the threads, more tasks would leave fewer for each, and sums round
+        differently on another number of threads; but old tasks must keep their bits."""
+        return self._workers.run_on_one_thread_each(jobs) if self.device.type == "cpu" else [job() for job in jobs]
 
     def task_logits(self, images: Tensor, task: int) -> Tensor:
         return self._network(task)(self._views(images))
@@ -206,8 +209,8 @@ class MaskedNetwork(Method):
         if not with_features or not len(pixels):
             return TaskOutputs(self.block(pixels, task))
         network = self._network(task)
-        parts = torch.split(pixels, self._images_at_once)  # as in `block`, so that both have the same bits
-        found = self._run([partial(self._outputs_of, network, part) for part in parts])
+        parts = self._views_of_parts(pixels)  # as in `block`, so that both have the same bits
+        found = self._side_by_side([partial(network.outputs, views) for views in parts])
         block, features = (torch.cat(values).cpu() for values in zip(*found, strict=True))
         return TaskOutputs(block, features)
 
