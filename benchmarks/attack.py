@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.load import MODELS, Exam, Tally, prepare, server
+from benchmarks.load import HEAD, MODELS, Exam, Streams, Tally, ask, prepare, server
 from clom import machine
 from clom.data.example_photos import write_example_photos
 from clom.files import write_atomically
@@ -46,7 +46,6 @@ _THREADS = 4
 PAUSES = (0.5,)
 """Seconds from question to question of a client."""
 _ZEROS = bytes(UPLOAD)
-_HEAD = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n"
 BEGIN, END = "<!-- attack:begin -->", "<!-- attack:end -->"
 
 
@@ -98,7 +97,7 @@ def attack(place: tuple[str, int], control: Connection) -> None:
 
 
 def _half_open(place: tuple[str, int], draw: random.Random) -> socket.socket | None:
-    head = _HEAD % 50_000
+    head = HEAD % 50_000
     return _connected(place, head[: draw.choice((0, 0, 5, 40, len(head)))])
 
 
@@ -146,7 +145,7 @@ async def honest_client(
 ) -> Tally:
     """Ask again and again, with a pause; on one connection, or on a new one for every question."""
     tally = Tally()
-    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+    streams: Streams | None = None
     await asyncio.sleep(pause * random.Random(at).random())
     while time.perf_counter() < until:
         question, at = at % len(pictures), at + 1
@@ -154,18 +153,7 @@ async def honest_client(
         try:
             async with asyncio.timeout(30):
                 streams = streams or await asyncio.open_connection(*place)
-                reader, writer = streams
-                writer.write(_HEAD % len(picture) + picture)
-                head = await reader.readuntil(b"\r\n\r\n")
-                lines = head.lower().split(b"\r\n")
-                length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
-                body = await reader.readexactly(length)
-            tally.latencies.append(time.perf_counter() - started)
-            if b" 200 " not in head[:16]:
-                tally.failed += 1
-            else:
-                said = json.loads(body)
-                tally.told.append((said["model"], question, said["answers"][0]["guesses"][0]))
+                tally.note(question, started, *await ask(streams, picture))
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as problem:
             print(
                 f"failed after {time.perf_counter() - started:.2f} s, new connection: {fresh}: {problem!r}", flush=True

@@ -47,6 +47,8 @@ from clom.storage.model_file import save_model
 ROUNDS = 3
 SAME = 1e-3  # rounding depends on the batch size
 LEAST_GAIN = 2.0
+HEAD = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n"
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def small() -> Method:
@@ -82,6 +84,15 @@ class Tally:
         self.latencies += other.latencies
         self.told += other.told
         self.failed += other.failed
+
+    def note(self, question: int, started: float, head: bytes, body: bytes) -> None:
+        """An answer that has just arrived."""
+        self.latencies.append(time.perf_counter() - started)
+        if b" 200 " not in head[:16]:
+            self.failed += 1
+        else:
+            said = json.loads(body)
+            self.told.append((said["model"], question, said["answers"][0]["guesses"][0]))
 
     @property
     def per_second(self) -> float:
@@ -122,6 +133,16 @@ class Exam:
 # -------------------------------------------------------------------------------------------------------------- clients
 
 
+async def ask(streams: Streams, picture: bytes) -> tuple[bytes, bytes]:
+    """The head and the body of the answer."""
+    reader, writer = streams
+    writer.write(HEAD % len(picture) + picture)
+    await writer.drain()
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return head, await reader.readexactly(length)
+
+
 async def one_client(place: tuple[str, int], pictures: Sequence[bytes], until: float, at: int) -> Tally:
     """Send requests repeatedly on one persistent connection."""
     tally = Tally()
@@ -131,21 +152,7 @@ async def one_client(place: tuple[str, int], pictures: Sequence[bytes], until: f
         picture = pictures[question]
         at += 1
         started = time.perf_counter()
-        writer.write(
-            b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\n"
-            + f"Content-Length: {len(picture)}\r\n\r\n".encode()
-            + picture
-        )
-        await writer.drain()
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        body = await reader.readexactly(length)
-        tally.latencies.append(time.perf_counter() - started)
-        if b" 200 " not in head[:16]:
-            tally.failed += 1
-        else:
-            said = json.loads(body)
-            tally.told.append((said["model"], question, said["answers"][0]["guesses"][0]))
+        tally.note(question, started, *await ask((reader, writer), picture))
     writer.close()
     return tally
 
