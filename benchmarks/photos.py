@@ -4,8 +4,9 @@ python -m benchmarks.photos FOLDER FOLDER ... [--seeds 0,1,2] [--per-class 40] [
 
 Each folder, with one sub-folder per class, is a task; `a+b` joins two folders of the same classes. Some photos of each
 class are learned from, as `clom learn` would, and the rest are the test. Prints Markdown: accuracy with mean and
-deviation over the seeds, core seconds per task once the features exist, AUROC and rejection of strangers, and how often
-known photos are rejected at nominal rates. Not part of `make bench`: it needs the photos.
+deviation over the seeds, core seconds per task once the features exist, AUROC and rejection of strangers, how often
+known photos are rejected at nominal rates, and what photos that are added later are worth. Not part of `make bench`: it
+needs the photos.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from clom.methods.families.base import Method
 from clom.methods.families.frozen import FrozenMethod
 from clom.nets.pretrained.efficientnet_lite import PretrainedSettings
 from clom.nets.pretrained.feature_cache import FeatureCache
+from clom.photos.changes.add import extend_method
 from clom.photos.predict import Answer, Predictor
 from clom.photos.presets import ON_FROZEN_FEATURES, new_method
 from clom.photos.teach import learn_pictures
@@ -46,14 +48,15 @@ class Folder:
     name: str
     pictures: Pictures
 
-    def split(self, seed: int, per_class: int, without: str | None = None) -> tuple[Pictures, Images]:
-        """Photos of every class but one to learn from, and the others of these classes."""
+    def split(self, seed: int, per_class: int, without: str | None = None, known: int = 0) -> tuple[Pictures, Images]:
+        """The first `per_class` photos of every class but one to learn from, except those that are known already, and
+        all further photos of these classes."""
         names = tuple(name for name in self.pictures.class_names if name != without)
         labels, chosen, rest = self.pictures.images.labels, list[Tensor](), list[Tensor]()
         for name in names:
             rows = (labels == self.pictures.class_names.index(name)).nonzero()[:, 0]
             rows = rows[torch.randperm(len(rows), generator=generator(seed, "photos", name))]
-            chosen.append(rows[:per_class])
+            chosen.append(rows[known:per_class])
             rest.append(rows[per_class:])
         paths = tuple(self.pictures.paths[row] for row in torch.cat(chosen).tolist())
         return Pictures(names, self._images(chosen), paths, ()), self._images(rest)
@@ -82,6 +85,8 @@ class Outcome:
     """Nominal rate -> which known test photos of each seed were rejected."""
     expected: dict[float, list[tuple[float, float]]] = field(default_factory=dict)
     """Nominal rate -> mean and variance of the rate to expect, of each seed."""
+    added: list[tuple[float, float]] = field(default_factory=list)
+    """CIL after half of the photos, and after the others were added to the same classes."""
 
 
 class Systems:
@@ -114,19 +119,36 @@ def measure(outcome: Outcome, method: Method, folders: Sequence[Folder], seed: i
         learn_pictures(method, taught, f"{folder.name} {number}")
         outcome.seconds.append(time.process_time() - started)
         tests.append(test)
-    cil, til, answers = [], [], list[Answer]()
-    for number, test in enumerate(tests):
-        found = _answers(method, test.pixels)
-        names = [method.tasks[number].class_names[label] for label in test.labels.tolist()]
-        cil += [answer.best.class_name == name for answer, name in zip(found, names, strict=True)]
-        til.append(method.block(test.pixels, number).argmax(1) == test.labels)
-        answers += found
-    outcome.cil.append(100 * statistics.fmean(cil))
+    answers = [answer for test in tests for answer in _answers(method, test.pixels)]
+    til = [method.block(test.pixels, number).argmax(1) == test.labels for number, test in enumerate(tests)]
+    outcome.cil.append(_accuracy(method, tests))
     outcome.til.append(100 * float(torch.cat(til).double().mean()))
     for rate in RATES:
         rejected = torch.tensor([(answer.familiarity or 0.0) <= rate for answer in answers])
         outcome.rejected.setdefault(rate, []).append(rejected)
         outcome.expected.setdefault(rate, []).append(_expected(method, tests, rate))
+
+
+def add_photos(outcome: Outcome, method: Method, folders: Sequence[Folder], seed: int, per_class: int) -> None:
+    """CIL on the same test photos, before and after half of the photos are added to classes that are known."""
+    half = per_class // 2
+    for number, folder in enumerate(folders, start=1):
+        learn_pictures(method, folder.split(seed, half)[0], f"{folder.name} {number}")
+    tests = [folder.split(seed, per_class)[1] for folder in folders]
+    before = _accuracy(method, tests)
+    for folder in folders:
+        extend_method(method, folder.split(seed, per_class, known=half)[0])
+    outcome.added.append((before, _accuracy(method, tests)))
+
+
+def _accuracy(method: Method, tests: Sequence[Images]) -> float:
+    """CIL in percent."""
+    right = []
+    for task, test in zip(method.tasks, tests, strict=True):
+        names = [task.class_names[label] for label in test.labels.tolist()]
+        found = _answers(method, test.pixels)
+        right += [answer.best.class_name == name for answer, name in zip(found, names, strict=True)]
+    return 100 * statistics.fmean(right)
 
 
 def _expected(method: Method, tests: Sequence[Images], rate: float) -> tuple[float, float]:
@@ -212,6 +234,14 @@ def rate_table(found: dict[str, Outcome]) -> Iterator[str]:
             yield f"| {name} | {' | '.join(cells)} |"
 
 
+def added_table(found: dict[str, Outcome]) -> Iterator[str]:
+    yield "| system | CIL % with half of the photos | after the others were added |"
+    yield "|---|--:|--:|"
+    for name, outcome in found.items():
+        if outcome.added:
+            yield f"| {name} | " + " | ".join(_spread(values) for values in zip(*outcome.added, strict=True)) + " |"
+
+
 def _spread(values: Sequence[float]) -> str:
     deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.1f}{deviation}"
@@ -241,12 +271,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measure(outcome, systems.make(name, seed), folders, seed, options.per_class)
             if not options.only_accuracy:
                 strangers(outcome, systems, name, folders, seed, options.per_class)
+                if name in ON_FROZEN_FEATURES:
+                    add_photos(outcome, systems.make(name, seed), folders, seed, options.per_class)
     for title, features in (("joint probe", "stages"), ("joint probe, last layer only", "last")):
         if options.backbone == "efficientnet-lite0":
             found[title] = Outcome(_probes(systems, folders, seeds, options.per_class, features))
     counts = ", ".join(f"{folder.name} ({len(folder.pictures.class_names)} classes)" for folder in folders)
     print(f"{counts}; {options.per_class} photos of each class to learn from; {options.backbone}\n")
-    for table in (accuracy_table, *(() if options.only_accuracy else (stranger_table, rate_table))):
+    for table in (accuracy_table, *(() if options.only_accuracy else (stranger_table, rate_table, added_table))):
         print("\n".join(table(found)) + "\n")
 
 

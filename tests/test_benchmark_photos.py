@@ -8,7 +8,18 @@ import pytest
 import torch
 
 from benchmarks.joint_probe import joint_probe
-from benchmarks.photos import Folder, Outcome, Systems, accuracy_table, measure, rate_table, read_task, strangers
+from benchmarks.photos import (
+    Folder,
+    Outcome,
+    Systems,
+    accuracy_table,
+    add_photos,
+    added_table,
+    measure,
+    rate_table,
+    read_task,
+    strangers,
+)
 from clom.photos import presets
 from photos.pictures import experts, mean_colour, pictures, write_pictures
 
@@ -29,6 +40,24 @@ def test_every_photo_is_in_one_part() -> None:
     taught, test = everything.split(seed=1, per_class=5, without="green")
     assert taught.class_names == ("red", "blue")
     assert test.labels.bincount().tolist() == [7, 7]
+
+
+def test_added_photos_are_the_next_ones() -> None:
+    everything = folder("red", "green")
+    first, both = (everything.split(seed=1, per_class=count)[0].images.pixels for count in (4, 6))
+    added, test = everything.split(seed=1, per_class=6, known=4)
+    assert added.images.labels.bincount().tolist() == [2, 2]
+    assert test.labels.bincount().tolist() == [6, 6]
+    joined = torch.cat([first, added.images.pixels]).flatten(1)
+    assert torch.equal(torch.unique(joined, dim=0), torch.unique(both.flatten(1), dim=0))
+
+
+def test_accuracy_before_and_after_photos_are_added() -> None:
+    outcome, method = Outcome(), mean_colour()
+    add_photos(outcome, method, [folder("red", "green"), folder("blue", "grey")], seed=0, per_class=10)
+    assert [task.record.images for task in method.tasks if task.record] == [(10, 10)] * 2
+    assert outcome.added == [(100.0, 100.0)]
+    assert "| a system | 100.0 | 100.0 |" in "\n".join(added_table({"a system": outcome}))
 
 
 def test_folders_are_joined(tmp_path: Path) -> None:
