@@ -95,6 +95,17 @@ def test_a_wrong_answer_is_corrected(page: Page, client: Client, photos: Path) -
     expect(page.locator("#ask-fixes")).to_be_hidden()
 
 
+def test_an_open_menu_stays_open_when_the_page_is_drawn_again(page: Page) -> None:
+    page.click("nav >> text=Look inside")
+    menu = page.locator("details.menu", has_text="dots")
+    menu.locator("summary").click()
+    drawn = menu.element_handle()
+    page.evaluate("document.dispatchEvent(new Event('model-changed'))")
+    wait_until(lambda: not drawn.evaluate("element => element.isConnected"))
+    expect(menu).to_have_attribute("open", "")
+    expect(menu.locator("summary")).to_be_focused()
+
+
 def test_more_pictures_of_a_known_class(page: Page, client: Client, photos: Path) -> None:
     before = sum(client.model()["tasks"][0]["images"])
     page.click("nav >> text=Teach")

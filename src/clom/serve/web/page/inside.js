@@ -59,9 +59,16 @@ function tile(name, value) {
 
 function drawTasks() {
   const checks = new Map((found?.checks ?? []).map((check) => [check.task, check]));
-  byId("inside-tasks").replaceChildren(about.tasks.length
+  const box = byId("inside-tasks");
+  const open = box.querySelector("details.menu[open]");
+  const focused = open?.contains(document.activeElement);
+  box.replaceChildren(about.tasks.length
     ? make("ol", { class: "timeline" }, about.tasks.map((task, number) => drawTask(task, number, checks.get(task.name))))
     : make("p", { class: "note" }, "Nothing yet. ", make("a", { href: "#teach" }, "Teach it something"), "."));
+  const again = open && [...box.querySelectorAll("details.menu")].find((menu) => menu.dataset.name === open.dataset.name);
+  if (!again) return;
+  again.open = true; // the page may be drawn again at any time, when a measurement or somebody else's lesson is ready
+  if (focused) again.querySelector("summary").focus();
 }
 
 function drawTask(task, number, check) {
@@ -87,7 +94,7 @@ function drawClass(task, name, place) {
   if (!about.server.teaching) return make("li", {}, name, pictures, said);
   const others = about.tasks.flatMap((each) => each.classes.filter((other) => !each.merged?.[other])).filter((other) => other !== name);
   const item = (text, action) => make("button", { class: "button small quiet", type: "button", onclick: (event) => { event.target.closest("details").open = false; action(); } }, text);
-  return make("li", { class: "with-menu" }, make("details", { class: "menu", onkeydown: (event) => { if (event.key === "Escape") event.currentTarget.open = false; } },
+  return make("li", { class: "with-menu" }, make("details", { class: "menu", "data-name": name, onkeydown: (event) => { if (event.key === "Escape") event.currentTarget.open = false; } },
     make("summary", {}, name, pictures, said),
     make("div", { class: "menu-items" }, item("Rename", () => changes.renameClass(name)),
       others.length && !merged ? item("Merge", () => changes.mergeClass(name, others)) : null)));
