@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import calibration, checkpoints, devices, inference, report, runtimes, step, storage
+from benchmarks import calibration, checkpoints, devices, inference, predictors, report, runtimes, step, storage
 from benchmarks.measure import Figure
 from clom import machine
 from clom.testing.simulated_device import simulated_device
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[bool], list[Figure]]] = {
     "step": step.figures,
     "inference": inference.figures,
     "runtimes": runtimes.figures,
+    "predictors": predictors.figures,
     "calibration": calibration.calibration_figures,
     "auc": calibration.auc_figures,
     "memory": storage.memory_figures,

@@ -201,10 +201,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         images = self._images(X)
         if not self.model_.exact_memory:
             raise ValueError(f"{self.method} changes the scores of earlier tasks, so no threshold stays valid.")
-        blocks, belonging = self.model_.blocks_and_belonging(images)
-        compared = (
-            self.model_.comparable_blocks(images) if self.model_.uses_predictor else self.model_.calibration(blocks)
-        )
+        compared, belonging = self.model_.comparable_and_belonging(images)
         best = strongest(compared, len(images)).argmax(1, keepdim=True)
         own = belonging.gather(1, best)[:, 0]
         belongs: Array = own.double().numpy() >= self.thresholds_[best[:, 0].numpy()]
@@ -213,9 +210,7 @@ class ClomClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> Array:
         """`[n, classes]` in float32; columns in the order of `classes_`."""
         images = self._images(X)
-        model = self.model_
-        blocks = model.comparable_blocks(images) if model.uses_predictor else model.calibration(model.blocks(images))
-        scores = torch.cat(blocks, 1).float().numpy()
+        scores = torch.cat(self.model_.comparable_blocks(images), 1).float().numpy()
         return scores[:, np.argsort(np.concatenate(self.tasks_), kind="stable")]
 
     def _images(self, X: Any) -> Tensor:

@@ -47,6 +47,9 @@ class ClomOdin(Hat):
     def outputs(self, pixels: Tensor, task: int, with_features: bool) -> TaskOutputs:
         return replace(super().outputs(pixels, task, with_features), block=self.block(pixels, task))
 
+    def all_outputs(self, pixels: Tensor, with_features: bool) -> list[TaskOutputs]:
+        return [self.outputs(pixels, task, with_features) for task in range(len(self.tasks))]
+
     def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
         raise UserError(f"{self.name} cannot be exported: its scores need the gradient with respect to the image.")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from clom.data.stream import Stream
 from clom.errors import UserError
@@ -14,7 +15,10 @@ from clom.evaluation.scorebook import Scorebook
 from clom.experiments.config import resolve
 from clom.export.graphs import make_graph
 from clom.methods.clom import Clom
+from clom.methods.families.base import LearnedTask
 from clom.methods.families.masked import MaskedMethod
+from clom.methods.families.task_network import TaskNetwork
+from clom.methods.registry import method_class
 from clom.ood.predictors.base import TaskPredictor, decided
 from clom.ood.registry import PREDICTORS
 from clom.photos.predict import Predictor
@@ -186,3 +190,38 @@ def test_predictions_follow_the_predictor(fused: Clom, stream: Stream) -> None:
         make_graph(fused, [1])
     finally:
         fused.use_predictor("fusion")
+
+
+def test_an_answer_takes_one_pass_through_each_network(
+    fused: Clom, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = stream.tests[0].pixels[:8]
+    expected = fused.comparable_blocks(pixels), fused.belonging(pixels)
+    passes, compute = [], TaskNetwork.outputs
+
+    def counted(network: TaskNetwork, views: Tensor) -> tuple[Tensor, Tensor]:
+        passes.append(len(views))
+        return compute(network, views)
+
+    monkeypatch.setattr(TaskNetwork, "outputs", counted)
+    compared, belonging = fused.comparable_and_belonging(pixels)
+    assert passes == [4 * 8] * 3  # every rotation, for every task
+    assert all(torch.equal(a, b) for a, b in zip(compared, expected[0], strict=True))
+    assert torch.equal(belonging, expected[1])
+
+
+@pytest.mark.parametrize("with_features", [False, True])
+@pytest.mark.parametrize("name", ["clom", "clom-odin"])
+def test_the_outputs_of_all_tasks_are_those_of_each(name: str, with_features: bool, stream: Stream) -> None:
+    maker = method_class(name)
+    method = maker(TINY, maker.settings_type(), stream.image_shape, 0)
+    for task in stream[:2]:
+        method.open_task(LearnedTask(task.name, task.class_names))
+    pixels = stream.tests[0].pixels[:5]
+    for number, found in enumerate(method.all_outputs(pixels, with_features)):
+        alone = method.outputs(pixels, number, with_features)
+        assert torch.equal(found.block, alone.block)
+        assert torch.equal(found.block, method.block(pixels, number))
+        assert (found.features is not None) == with_features
+        if found.features is not None:
+            assert torch.equal(found.features, alone.need_features())

@@ -239,11 +239,20 @@ class Method(nn.Module, ABC):
     def comparable_blocks(self, pixels: Tensor) -> Blocks:
         """The blocks of all tasks as the preferred decision compares them: CIL predicts the class with the largest
         entry."""
-        outputs = [self.outputs(pixels, task, self.decides_by_features) for task in range(len(self.tasks))]
-        return decided(next(iter(self.decisions().values())), outputs)
+        return decided(next(iter(self.decisions().values())), self.all_outputs(pixels, self.decides_by_features))
 
     def comparable_and_belonging(self, pixels: Tensor) -> tuple[Blocks, Tensor]:
-        return self.comparable_blocks(pixels), self.belonging(pixels)
+        """`comparable_blocks` and `belonging`, from one pass if possible."""
+        outputs = self.all_outputs(pixels, self.decides_by_features)
+        compared = decided(next(iter(self.decisions().values())), outputs)
+        if not self._belongs_by_scores:
+            return compared, self.belonging(pixels)
+        return compared, strongest([task.block for task in outputs], len(pixels))
+
+    @property
+    def _belongs_by_scores(self) -> bool:
+        """Whether the in-distribution score of a task is the largest entry of its block."""
+        return type(self).blocks_and_belonging is Method.blocks_and_belonging
 
     @property
     def uses_predictor(self) -> bool:
@@ -258,6 +267,12 @@ class Method(nn.Module, ABC):
     def outputs(self, pixels: Tensor, task: int, with_features: bool) -> TaskOutputs:
         """The outputs of a task's model that decisions are made from; the features only if they are asked for."""
         return TaskOutputs(self.block(pixels, task))
+
+    def all_outputs(self, pixels: Tensor, with_features: bool) -> list[TaskOutputs]:
+        """The outputs of all tasks."""
+        if with_features:
+            return [self.outputs(pixels, task, with_features) for task in range(len(self.tasks))]
+        return [TaskOutputs(block) for block in self.blocks(pixels)]
 
     @property
     def calibration_samples(self) -> int | None:

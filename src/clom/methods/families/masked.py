@@ -178,7 +178,7 @@ class MaskedMethod(MaskedNetwork):
 
     def samples(self, with_features: bool) -> StoredSamples:
         """The stored samples as every task's model sees them."""
-        outputs = [self.outputs(self.memory.pixels, task, with_features) for task in range(len(self.tasks))]
+        outputs = self.all_outputs(self.memory.pixels, with_features)
         return StoredSamples(outputs, self.memory.tasks.cpu(), self.memory.labels.cpu())
 
     def decisions(self) -> Mapping[str, Affine | Decision]:

@@ -183,6 +183,10 @@ class MaskedNetwork(Method):
             belonging.append(torch.stack(similar, 1))
         return [torch.cat(of_task).cpu() for of_task in zip(*blocks, strict=True)], torch.cat(belonging).cpu()
 
+    @property
+    def _belongs_by_scores(self) -> bool:
+        return not all(isinstance(head, DiscriminantHead) for head in self.heads)
+
     def _views(self, pixels: Tensor) -> Tensor:
         """All rotations as one batch, passed through the frozen backbone if there is one."""
         if pixels.ndim == 3:  # already in `stored_form`
@@ -206,13 +210,21 @@ class MaskedNetwork(Method):
     @torch.no_grad()
     def outputs(self, pixels: Tensor, task: int, with_features: bool) -> TaskOutputs:
         """The features, `[images, rotations, d]`, come from the same pass as the block."""
-        if not with_features or not len(pixels):
-            return TaskOutputs(self.block(pixels, task))
-        network = self._network(task)
+        return self._outputs(pixels, [task])[0] if with_features else TaskOutputs(self.block(pixels, task))
+
+    @torch.no_grad()
+    def all_outputs(self, pixels: Tensor, with_features: bool) -> list[TaskOutputs]:
+        everything = range(len(self.tasks))
+        return self._outputs(pixels, everything) if with_features else super().all_outputs(pixels, with_features)
+
+    def _outputs(self, pixels: Tensor, tasks: Sequence[int]) -> list[TaskOutputs]:
+        if not len(pixels):
+            return [TaskOutputs(block) for block in self._blocks(pixels, tasks)]
+        networks = [self._network(task) for task in tasks]
         parts = self._views_of_parts(pixels)  # as in `block`, so that both have the same bits
-        found = self._side_by_side([partial(network.outputs, views) for views in parts])
-        block, features = (torch.cat(values).cpu() for values in zip(*found, strict=True))
-        return TaskOutputs(block, features)
+        found = self._side_by_side([partial(network.outputs, views) for views in parts for network in networks])
+        by_task = [zip(*found[number :: len(networks)], strict=True) for number in range(len(networks))]
+        return [TaskOutputs(*(torch.cat(values).cpu() for values in of_task)) for of_task in by_task]
 
     @torch.no_grad()
     def stored_form(self, pixels: Tensor) -> Tensor:
