@@ -234,3 +234,12 @@ def _load_state(part: State, state: Any) -> None:
 def _is_finite(method: nn.Module) -> bool:
     """A step can make weights NaN before any loss shows it: such a state must not be saved."""
     return all(bool(torch.isfinite(parameter).all()) for parameter in method.parameters())
+
+
+def check_weights(method: nn.Module, task: str) -> None:
+    """The last optimiser step may diverge after the last loss was checked."""
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in method.parameters()):
+        raise UserError(
+            f"Learning task '{task}' diverged: some weights are NaN or infinite. Earlier tasks are intact. "
+            "A smaller learning rate usually helps."
+        )

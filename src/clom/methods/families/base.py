@@ -17,7 +17,7 @@ from clom.data.images import Images, to_unit
 from clom.data.stream import Task
 from clom.errors import UserError, unknown
 from clom.learning.calibration import Affine
-from clom.learning.context import TrainingContext
+from clom.learning.context import TrainingContext, check_weights
 from clom.learning.precision import DTYPES
 from clom.machine import device_memory
 from clom.methods.families.extension import Extension, cannot_extend
@@ -25,7 +25,7 @@ from clom.methods.families.initialisation import move as move
 from clom.methods.families.initialisation import place as place
 from clom.methods.families.initialisation import seeded as seeded
 from clom.methods.families.task_record import LearnedTask as LearnedTask
-from clom.methods.families.task_record import check_new_task
+from clom.methods.families.task_record import check_task
 from clom.nets import NetSettings
 from clom.nets.compiling import compiled_networks
 from clom.nets.data_parallel import broadcast_state
@@ -83,7 +83,7 @@ class Method(nn.Module, ABC):
 
         If `context` has checkpoints, an interrupted call with the same task is resumed, with a bit-identical result.
         """
-        self._check(task)
+        check_task(task, self.tasks, self.image_shape)
         task = self._placed(task)
         before = copy.deepcopy(self)
         context = context or TrainingContext()
@@ -98,7 +98,7 @@ class Method(nn.Module, ABC):
                 with compiled_networks(self, context.compile_with):
                     self._learn(task, context)
             broadcast_state(self)
-            self._check_numbers(task)
+            check_weights(self, task.name)
             self.zero_grad(set_to_none=True)  # otherwise gradients of learned tasks would stay in memory
         except BaseException as problem:
             self.__dict__.update(before.__dict__)
@@ -338,28 +338,6 @@ class Method(nn.Module, ABC):
     def memory_bytes(self) -> int:
         """Bytes of training or validation samples stored between tasks."""
         return 0
-
-    def _check_numbers(self, task: Task) -> None:
-        """The last optimiser step may diverge after the last loss was checked."""
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters()):
-            raise UserError(
-                f"Learning task '{task.name}' diverged: some weights are NaN or infinite. Earlier tasks are intact. "
-                "A smaller learning rate usually helps."
-            )
-
-    def _check(self, task: Task) -> None:
-        shape = tuple(task.train.pixels.shape[1:])
-        if shape != self.image_shape:
-            raise UserError(
-                f"Task '{task.name}' has images of shape {shape}, but this model learns {self.image_shape}."
-            )
-        if task.n_classes < 1 or len(task.train) == 0:
-            raise UserError(f"Task '{task.name}' has nothing to learn: {task.n_classes} classes, no images.")
-        check_new_task(self.tasks, task.name, task.class_names)
-        missing = set(range(task.n_classes)) - set(task.train.labels.tolist())
-        if missing:
-            names = ", ".join(task.class_names[label] for label in sorted(missing))
-            raise UserError(f"Task '{task.name}' has no training images of: {names}.")
 
 
 def strongest(blocks: Blocks, n_images: int) -> Tensor:

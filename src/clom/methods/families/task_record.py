@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
+from clom.data.stream import Task
 from clom.errors import UserError
 from clom.ood.rejection import HeldOutScores
 from clom.settings import Count, Settings
@@ -107,3 +108,16 @@ def check_new_task(learned: Sequence[LearnedTask], name: str, class_names: Seque
         raise UserError(f"There is a task '{name}' already: two tasks cannot have the same name.")
     if repeated := {known for task in learned for known in task.class_names}.intersection(class_names):
         raise UserError(f"Task '{name}' contains classes learned before: {', '.join(sorted(repeated))}.")
+
+
+def check_task(task: Task, learned: Sequence[LearnedTask], image_shape: tuple[int, ...]) -> None:
+    """Raise unless a method that learns images of this shape can learn the task."""
+    shape = tuple(task.train.pixels.shape[1:])
+    if shape != image_shape:
+        raise UserError(f"Task '{task.name}' has images of shape {shape}, but this model learns {image_shape}.")
+    if task.n_classes < 1 or len(task.train) == 0:
+        raise UserError(f"Task '{task.name}' has nothing to learn: {task.n_classes} classes, no images.")
+    check_new_task(learned, task.name, task.class_names)
+    if missing := set(range(task.n_classes)) - set(task.train.labels.tolist()):
+        names = ", ".join(task.class_names[label] for label in sorted(missing))
+        raise UserError(f"Task '{task.name}' has no training images of: {names}.")
