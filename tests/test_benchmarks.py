@@ -125,9 +125,9 @@ def test_everything_is_measured_and_written(tmp_path: Path, capsys: pytest.Captu
     assert all(entry["unit"] and len(entry["quartiles"]) == 2 for entry in figures)
     assert all(entry["median"] >= 0 for entry in figures if entry["unit"] != "%")  # what costs nothing may cost less
     limited = [entry for entry in figures if entry["limit"] is not None]
-    # Two steps, three of answering with each network, two against onnxruntime for each, two calibrations, four of
-    # memory, two of checkpoints, one of device waits; the quick precision has no limit.
-    assert len(limited) == 2 + 6 + 4 + 2 + 4 + 2 + 1
+    # Two steps, three of answering with each network, two against onnxruntime for each, two predictors, two
+    # calibrations, four of memory, two of checkpoints, one of device waits; the quick precision has no limit.
+    assert len(limited) == 2 + 6 + 4 + 2 + 2 + 4 + 2 + 1
     differences = [entry["median"] for entry in figures if entry["name"] == "largest difference of a score"]
     assert len(differences) == 4
     assert max(differences) < 1e-3, "both sides answer the same question"
