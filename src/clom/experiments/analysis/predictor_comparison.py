@@ -113,10 +113,9 @@ def _familiarity(predictor: TaskPredictor, outputs: Sequence[TaskOutputs]) -> Te
 
 
 def _all_outputs(method: MaskedMethod, sets: Mapping[str, Images], on_pass: OnPass) -> dict[str, Sequence[TaskOutputs]]:
-    n_tasks = len(method.tasks)
     outputs: dict[str, Sequence[TaskOutputs]] = {}
     for number, (name, images) in enumerate(sets.items(), start=1):
-        outputs[name] = [method.outputs(images.pixels, task, True) for task in range(n_tasks)]
+        outputs[name] = method.all_outputs(images.pixels, True)
         on_pass(number, len(sets))
     return outputs
 
