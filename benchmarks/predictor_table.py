@@ -77,9 +77,9 @@ def page(groups: Groups) -> str:
     lines = [
         "# Task predictors on the same networks",
         "",
-        "`python -m benchmarks.predictor_table RUN ...`, after `clom scores` of each run; in percent, mean and deviation",
-        "over the seeds. *Held out*: validation images that are not stored, by which predictors are chosen. All other",
-        "figures are those of the test images.",
+        "`python -m benchmarks.predictor_table RUN ...`, after `clom scores` of each run; in percent, mean and",
+        "deviation over the seeds. *Held out*: validation images that are not stored, by which predictors are",
+        "chosen. All other figures are those of the test images.",
     ]
     for title, reports in sorted(groups.items()):
         seeds = ", ".join(str(report["seed"]) for report in reports)

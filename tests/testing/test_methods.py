@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Self
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 
 from clom.data.images import to_unit
 from clom.data.stream import Task
+from clom.errors import UserError
 from clom.learning.calibration import Affine
 from clom.learning.context import TrainingContext
 from clom.learning.progress import Progress
@@ -170,8 +172,10 @@ class OwnRandomness(Linear):
 
 
 class LearnsAnything(Linear):
-    def _check(self, task: Task) -> None:
-        assert len(task.train), "no images"
+    def learn(self, task: Task, context: TrainingContext | None = None) -> Self:
+        with suppress(UserError):
+            super().learn(task, context)
+        return self
 
 
 class Swallows(Linear):
