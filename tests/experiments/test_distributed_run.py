@@ -22,6 +22,7 @@ DIGITS = ("run", "digits-5t", "--budget", "smoke")
 TOLD = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
+@pytest.mark.slow
 def test_two_processes_reach_the_accuracy_of_one(tmp_path: Path) -> None:
     process = torchrun(2, *DIGITS, "--out", str(tmp_path / "two"), "--allowance", "20000")
     config = resolve("digits-5t", "clom", "smoke")

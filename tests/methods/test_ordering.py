@@ -63,7 +63,7 @@ def accuracy(name: str) -> Evaluation:
         ("clom", "hat", 0.10),
         ("clom", "clom-odin", 0.10),
         ("clom", "clom-no-ood", 0.02),
-        ("supsup-ood", "supsup", 0.07),
+        pytest.param("supsup-ood", "supsup", 0.07, marks=pytest.mark.slow),
     ],
 )
 def test_ood_learning_improves_cil(better: str, worse: str, margin: float) -> None:
