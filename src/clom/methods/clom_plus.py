@@ -4,6 +4,7 @@
 |---|---|
 | outlier exposure: stored samples show a task what does not belong to it | `learning.outliers` |
 | a task predictor instead of the largest calibrated logit | `predictor: fusion` |
+| a rotation cross-entropy loss beside the contrastive one | `learning.cross_entropy` |
 | one view of each image per step, where images are many for the budget | `learning.order: single` |
 | horizontal-flip test-time augmentation, for data that is flipped in training | `flip_tta` |
 | units appended to layers that have too few left for another task | `attention.growth` |
