@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.load import HEAD, MODELS, Exam, Streams, Tally, ask, prepare, server
+from benchmarks.load import ATTACK, HEAD, MODELS, Exam, Streams, Tally, ask, prepare, server
 from clom import machine
 from clom.data.example_photos import write_example_photos
 from clom.files import write_atomically
@@ -46,7 +46,7 @@ _THREADS = 4
 PAUSES = (0.5,)
 """Seconds from question to question of a client."""
 _ZEROS = bytes(UPLOAD)
-BEGIN, END = "<!-- attack:begin -->", "<!-- attack:end -->"
+BEGIN, END = ATTACK, "<!-- attack:end -->"
 
 
 # ------------------------------------------------------------------------------------------------------------ attackers

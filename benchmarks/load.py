@@ -47,6 +47,8 @@ from clom.storage.model_file import save_model
 ROUNDS = 3
 SAME = 1e-3  # rounding depends on the batch size
 LEAST_GAIN = 2.0
+ATTACK = "<!-- attack:begin -->"
+"""Where the part of `benchmarks.attack` begins in serving.md; it stays when this one is measured again."""
 HEAD = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -317,8 +319,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about = machine.describe()
     load = before, os.getloadavg()[0]
     content = {"machine": about, "load_average": load, "seconds": options.seconds, "models": found}
-    write_atomically(options.out / "serving.json", json.dumps(content, indent=2).encode())  # then benchmarks.attack
-    write_atomically(options.out / "serving.md", page(found, about, load, options.seconds).encode())
+    numbers, text = options.out / "serving.json", options.out / "serving.md"
+    earlier = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
+    attacked = text.read_text(encoding="utf-8").partition(ATTACK)[1:] if text.exists() else ()  # of benchmarks.attack
+    content |= {"attack": earlier["attack"]} if "attack" in earlier else {}
+    write_atomically(numbers, json.dumps(content, indent=2).encode())
+    whole = (
+        page(found, about, load, options.seconds).rstrip("\n")
+        + "\n"
+        + ("\n" + "".join(attacked) if any(attacked) else "")
+    )
+    write_atomically(text, whole.encode())
 
 
 if __name__ == "__main__":
