@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -283,6 +285,13 @@ def test_allowances_are_read_from_text_and_from_experiments() -> None:
 @pytest.mark.parametrize("name", experiment_names())
 def test_every_experiment_has_an_allowance_for_the_cpu(name: str) -> None:
     assert (read_experiment(name).at("cpu").allowance or 0) > 0
+
+
+def test_the_documentation_states_the_allowances_of_the_experiments() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*`) \| ([\d,]+) \|", page, re.MULTILINE)
+    stated = {name: float(passes.replace(",", "")) for names, passes in rows for name in re.findall("`(.*?)`", names)}
+    assert stated == {name: read_experiment(name).at("cpu").allowance for name in experiment_names()}
 
 
 def test_passes_scale_with_the_length() -> None:
