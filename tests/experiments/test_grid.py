@@ -25,6 +25,7 @@ from clom.methods.registry import COMPARED_METHODS
 from experiments.paper_numbers import EXPERIMENTS
 from processes import environment
 
+ALL = (*EXPERIMENTS, "digits-5t")
 GRIDS = Path(__file__).parents[2] / "results" / "grids"
 TINY = {"data.sizes": [2, 2], "data.classes_per_task": None, "plan.epochs": 1}
 
@@ -90,6 +91,57 @@ def test_the_whole_paper_is_one_grid() -> None:
     for name in views:
         augmentation = found[name].config.settings["learning"]["augmentation"]
         assert [part for part in ("flip", "colour", "crop") if augmentation[part]] == [name.rpartition("-")[2]]
+
+
+def runs_of(name: str) -> dict[tuple[str, str], set[int]]:
+    """Seeds by experiment and method of the runs in a grid that do not change the recipe."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for cell in cells(read_grid(GRIDS / name), Path()):
+        if not cell.config.overrides and cell.length is None:
+            found.setdefault((cell.config.experiment, cell.config.method), set()).add(cell.config.seed)
+    return found
+
+
+def test_the_main_table_is_one_grid_but_for_the_best_rivals() -> None:
+    found = runs_of("main-table.yaml")
+    assert set(found) == {(experiment, method) for experiment in ALL for method in COMPARED_METHODS}
+    assert all(seeds == {0, 1, 2} for (experiment, _), seeds in found.items() if experiment == "digits-5t")
+    often = {
+        **dict.fromkeys(("mnist-5t", "cifar10-5t"), {"clom", "clom+", "joint"}),
+        **dict.fromkeys(EXPERIMENTS[2:], {"clom", "clom+"}),
+    }
+    for experiment, methods in often.items():
+        assert {method for method in COMPARED_METHODS if found[experiment, method] == {0, 1, 2}} == methods
+        assert all(found[experiment, method] == {0} for method in set(COMPARED_METHODS) - methods)
+
+
+def test_the_ablations_are_one_grid_and_shorter() -> None:
+    chosen = cells(read_grid(GRIDS / "ablations.yaml"), Path())
+    short = [cell for cell in chosen if cell.length is not None]
+    assert {cell.length for cell in short} == {0.5}
+    assert all(cell.length is not None for cell in chosen if cell.variant), "an ablation is half as long as the rest"
+    gates = {(cell.config.settings["attention"]["s_max"], cell.config.seed) for cell in of_cifar10(short, "s")}
+    assert gates == {*((float(s), 0) for s in (1, 100, 300, 500, 700)), *((s, k) for s in (1.0, 700.0) for k in (1, 2))}
+    views = {
+        (cell.config.experiment, cell.config.method, cell.variant): cell.config.settings["learning"]["augmentation"]
+        for cell in short
+        if cell.config.experiment.startswith("cifar") and not cell.variant.startswith("s")
+    }
+    assert len(views) == 2 * 2 * 4
+    for (_, _, variant), used in views.items():
+        expected = ["flip", "colour", "crop"] if variant == "all" else [variant]
+        assert [part for part in ("flip", "colour", "crop") if used[part]] == expected
+
+
+def of_cifar10(chosen: list[Cell], variant: str) -> list[Cell]:
+    return [cell for cell in chosen if cell.config.experiment == "cifar10-5t" and cell.variant.startswith(variant)]
+
+
+def test_both_grids_together_have_three_seeds_of_every_system_in_table_2() -> None:
+    main, rest = runs_of("main-table.yaml"), runs_of("ablations.yaml")
+    for experiment in ("cifar10-5t", "cifar100-10t"):
+        for method in ("clom", "clom-no-ood", "clom-odin", "hat", "supsup", "supsup-ood"):
+            assert main[experiment, method] | rest.get((experiment, method), set()) == {0, 1, 2}
 
 
 def test_finished_runs_are_not_repeated_and_failures_are_reported(
@@ -239,6 +291,56 @@ def test_rows_of_several_processes_reach_the_ledger(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda seed: add(path, [Row("a", "clom", "cpu", seed)]), range(24)))
     assert [row.seed for row in read(path)] == list(range(24))
+
+
+OWN = """
+data: {set: digits, sizes: [2, 2], train_per_class: 12, test_per_class: 4}
+budgets: {smoke: {allowance: 1320}}
+"""
+
+
+def shortened(folder: Path, length: float) -> Path:
+    """Ten epochs of fine-tuning would use the allowance: 11 images of 4 classes, forward and backward."""
+    (folder / "mine.yaml").write_text(OWN, encoding="utf-8")
+    return grid_file(folder, experiments=["mine.yaml"], variants={"": {"plan.epochs": 10}}, length=length)
+
+
+def test_the_length_of_a_block_is_a_fraction_of_the_allowance(tmp_path: Path) -> None:
+    (cell,) = cells(read_grid(shortened(tmp_path, 0.45)), tmp_path / "runs")
+    assert cell.name == "mine-finetune-smoke-s0-length0.45"
+    command = cell.command(None, 1)
+    assert command[command.index("--allowance") + 1] == "594"
+    assert "plan.epochs=4" in command, "as many as fit"
+    assert "plan.epochs=10" not in command
+    longer = cells(read_grid(shortened(tmp_path, 1.0)), tmp_path / "runs")[0]
+    assert longer.fitted().settings["plan"]["epochs"] == 10
+    assert longer.name != cell.name
+
+
+def test_a_shortened_run_is_recorded_with_its_share_of_the_allowance(tmp_path: Path) -> None:
+    path, runs = shortened(tmp_path, 0.5), tmp_path / "runs"
+    with pytest.raises(SystemExit) as stopped:
+        main(["grid", str(path), "--out", str(runs), "--ledger", str(tmp_path / "ledger.jsonl")])
+    assert not stopped.value.code
+    (row,) = read(tmp_path / "ledger.jsonl")
+    assert (row.figures["allowance"], row.overrides["plan.epochs"]) == (660.0, 5)
+    assert row.figures["passes"] <= 660
+    (cell,) = cells(read_grid(path), runs)
+    (tmp_path / "mine.yaml").write_text(OWN.replace("1320", "13200"), encoding="utf-8")
+    assert cell.fitted().settings["plan"]["epochs"] == 5, "a run that has begun is not fitted again"
+
+
+def test_a_run_that_cannot_be_so_short_fails_alone(tmp_path: Path) -> None:
+    (cell,) = cells(read_grid(shortened(tmp_path, 0.05)), tmp_path / "runs")
+    assert cell.run() == "failed"
+    assert "cannot learn mine with 66 training passes" in cell.failure
+
+
+def test_a_length_needs_an_allowance(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="digits-5t has no allowance at budget smoke"):
+        cells(read_grid(grid_file(tmp_path, length=0.5)), tmp_path)
+    with pytest.raises(UserError, match="length"):
+        read_grid(grid_file(tmp_path, length=1.5))
 
 
 def test_a_cluster_gets_one_job_for_each_run(tmp_path: Path) -> None:

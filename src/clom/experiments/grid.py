@@ -6,30 +6,34 @@ import itertools
 import json
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import Field, ValidationError
 
 from clom.errors import UserError
+from clom.experiments.allowance import parse_allowance, with_passes
 from clom.experiments.catalogue import Budget, anchored, read_experiment
 from clom.experiments.config import RunConfig, resolve
 from clom.experiments.plain_yaml import read_yaml
-from clom.experiments.run import is_finished
+from clom.experiments.run import is_finished, read_config
 from clom.files import write_atomically
 from clom.locks import Held, Lock
 from clom.methods.registry import COMPARED_METHODS
 from clom.plugins import loaded
-from clom.settings import Settings, explain
+from clom.settings import Settings, Share, explain
 from clom.stopping import StopRequest
 
 Outcome = Literal["finished", "failed", "stopped", "busy"]
 """Busy: another process is working on the run."""
 _SECONDS_BETWEEN_LOOKS = 0.5
+_PREVIEW = threading.Lock()  # previews of runs use torch's global random state
 _SECONDS_TO_STOP = 2.0  # Ctrl-C reaches the run as well: a second signal would cost it what it has not saved
 
 
@@ -42,6 +46,9 @@ class Block(Settings):
     seeds: tuple[int, ...] = (0,)
     variants: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"": dict[str, Any]()})
     """Name -> settings that differ from the recipe, by dotted name; the empty name is the recipe itself."""
+    length: Share | None = None
+    """Train for as many epochs as use this fraction of the experiment's allowance, as in a search; by default for as
+    many as the recipe says."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Cell:
     folder: Path
     plugins: tuple[str, ...] = ()
     """Files and modules that the run's process has to import."""
+    length: float | None = None
+    """The fraction of the allowance that its numbers of epochs are fitted to; None for those of `config`."""
 
     @property
     def name(self) -> str:
@@ -81,13 +90,30 @@ class Cell:
         compile: bool = False,
         allowance: str | None = None,
     ) -> list[str]:
-        """The command line of this run, with the current interpreter; by default with the experiment's allowance."""
-        if allowance is None and read_experiment(self.experiment).at(self.config.budget).allowance is not None:
+        """The command line of this run, with the current interpreter; by default with the experiment's allowance, or
+        with the fraction of it that the run is fitted to, which takes seconds."""
+        if allowance is None and self.length is not None:
+            allowance = f"{self._passes:.0f}"
+        elif allowance is None and read_experiment(self.experiment).at(self.config.budget).allowance is not None:
             allowance = "experiment"
         compute = Compute(data, threads, device, precision, compile)
         words = command_line(self.experiment, self.config, self.folder, compute, self.plugins)
         words += ["--allowance", allowance] if allowance else []
-        return [*words, *set_options(self.config.overrides)]
+        return [*words, *set_options(self.fitted(data).overrides)]
+
+    @property
+    def _passes(self) -> float:
+        """The passes that `length` stands for."""
+        return (self.length or 1.0) * (parse_allowance("experiment", self.experiment, self.config.budget).passes or 0.0)
+
+    def fitted(self, data: Path | None = None) -> RunConfig:
+        """The run with the numbers of epochs for its length; one that has begun keeps those that it began with."""
+        if self.length is None:
+            return self.config
+        if (self.folder / "config.yaml").exists():
+            return read_config(self.folder)
+        with _PREVIEW, _one_thread():
+            return with_passes(self.config, self.config.data.stream(data, self.config.seed), self._passes, data)
 
     def run(
         self,
@@ -100,7 +126,24 @@ class Cell:
         stop: StopRequest | None = None,
     ) -> Outcome:
         """Run it in a separate process, until it ends or `stop` is requested."""
-        return execute_command(self.command(data, threads, device, precision, compile, allowance), self.folder, stop)
+        try:
+            command = self.command(data, threads, device, precision, compile, allowance)
+        except UserError as problem:  # its length cannot be fitted; the other runs go on
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.folder / "failure.txt", f"{problem}\n".encode())
+            return "failed"
+        return execute_command(command, self.folder, stop)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Other cores are busy with runs, and waiting for them would take longer than computing alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -231,8 +274,11 @@ def cells(blocks: Sequence[Block], out: Path) -> list[Cell]:
             block.experiments, block.variants.items(), names, block.seeds
         ):
             config = resolve(experiment, method, block.budget, seed, overrides)
+            if block.length is not None:
+                parse_allowance("experiment", experiment, block.budget)  # raises if there is none
             name = config.run_name + (f"-{variant}" if variant else "")
-            cell = found.setdefault(name, Cell(experiment, config, variant, out / name, tuple(loaded())))
+            name += "" if block.length is None else f"-length{block.length:g}"
+            cell = found.setdefault(name, Cell(experiment, config, variant, out / name, tuple(loaded()), block.length))
             if cell.experiment != experiment:
                 raise UserError(
                     f"{cell.experiment} and {experiment} are both called '{config.experiment}': rename one of them."
