@@ -27,7 +27,9 @@ _USUAL_LEDGER = Path("results/ledger.jsonl")
 
 
 def table_command(
-    name: Literal["main", "average-incremental", "parameters", "ood", "memory", "scale", "augmentation"] = "main",
+    name: Literal[
+        "main", "average-incremental", "parameters", "forgetting", "ood", "memory", "scale", "augmentation"
+    ] = "main",
     /,
     *,
     ledger: Path | None = None,

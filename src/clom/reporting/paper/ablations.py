@@ -1,16 +1,17 @@
 """The paper's ablation tables: runs of CLOM that differ from the recipe only in the setting in question.
 
-Tested by tests/reporting/paper/test_tables.py.
+They may be shorter than the recipe (`length` in a grid), but all of one table and experiment are equally long.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
 
-from clom.experiments.catalogue import experiment_names
+from clom.experiments.catalogue import experiment_names, read_experiment
 from clom.experiments.config import resolve
 from clom.experiments.ledger import Row
 from clom.reporting.paper.numbers import Number, Results, experiment_label, number_of
@@ -18,59 +19,146 @@ from clom.reporting.paper.published import read_paper
 from clom.reporting.paper.table import Column, Entry, Line, Table, notes_of
 from clom.settings import flatten
 
+# --- runs ------------------------------------------------------------------------------------------------------------
 
-def memory_table(results: Results, chosen: list[str]) -> Table:
-    content = read_paper()["memory_ablation_cil"]
-    columns = chosen or _varied(results, ["cifar100-10t", "cifar100-20t"], {"memory_per_class"}, ("clom",))
+_LENGTHS = ("epochs", "first_epochs", "patience", "warmup", "horizon", "steps")
+"""Settings that change with the length of training, by the last part of their names."""
+_FLAG_LABELS = {"flip": "Hflip", "colour": "Color", "crop": "Crop"}
+Gates = tuple[bool, float]
+"""Whether gates are rounded outside training, and s."""
+Views = tuple[frozenset[str], int]
+"""The augmentations that are used, and the number of rotations."""
+ALL_VIEWS = frozenset(_FLAG_LABELS)
+
+
+def memory_rows(results: Results, experiment: str) -> dict[int, list[Row]]:
+    """Runs of CLOM by the number of samples per class kept for calibration."""
 
     def stored(row: Row) -> int:
         settings = _effective(row)
         return 0 if settings["calibration"] == "none" else int(settings["memory_per_class"])
 
-    def found(experiment: str) -> list[Row]:
-        rows = _variants(results, experiment, ("clom", "clom-no-calibration"), {"memory_per_class", "calibration"})
-        return [row for row in rows if _effective(row)["calibration"] in ("memory", "none")]
+    names = {"memory_per_class", "calibration"}
+    rows = _variants(results, experiment, ("clom", "clom-no-calibration"), names)
+    found: dict[int, dict[int, Row]] = {}
+    for row in rows:
+        if _effective(row)["calibration"] in ("memory", "none"):
+            found.setdefault(stored(row), {}).setdefault(row.seed, row)  # 0 samples and CLOM(-c) are the same run
+    return {count: list(by_seed.values()) for count, by_seed in sorted(found.items())}
+
+
+def gate_rows(results: Results, experiment: str) -> dict[Gates, list[Row]]:
+    """Runs of CLOM by s of the hard attention."""
+    found: dict[Gates, list[Row]] = {}
+    for row in _variants(results, experiment, ("clom",), {"attention.s_max", "attention.binary"}):
+        settings = _effective(row)
+        kind = bool(settings["attention.binary"]), float(settings["attention.s_max"])
+        found.setdefault(kind, []).append(row)
+    return found
+
+
+def view_rows(results: Results, experiment: str) -> dict[Views, list[Row]]:
+    """Runs of CLOM, with and without rotations, by the augmentations used."""
+    names = {f"learning.augmentation.{flag}" for flag in _FLAG_LABELS} | {"learning.rotations"}
+    found: dict[Views, dict[int, Row]] = {}
+    for row in _variants(results, experiment, ("clom", "clom-no-ood"), names):
+        settings = _effective(row)
+        used = frozenset(flag for flag in _FLAG_LABELS if settings[f"learning.augmentation.{flag}"])
+        found.setdefault((used, int(settings["learning.rotations"])), {}).setdefault(row.seed, row)
+    return {views: list(by_seed.values()) for views, by_seed in found.items()}
+
+
+def views_label(used: frozenset[str]) -> str:
+    if used == ALL_VIEWS:
+        return "All"
+    return " and ".join(name for flag, name in _FLAG_LABELS.items() if flag in used) or "none"
+
+
+def changed_settings(row: Row) -> set[str]:
+    """The settings that differ from the recipe, other than the length of training."""
+    return {name for name in row.overrides if name.rpartition(".")[2] not in _LENGTHS}
+
+
+def length_of(row: Row) -> float | None:
+    """The fraction of the experiment's allowance that a shortened run was fitted to; 1 for the recipe's own length,
+    None if the numbers of epochs were changed in another way."""
+    if len(changed_settings(row)) == len(row.overrides):
+        return 1.0
+    allowed, own = row.figures.get("allowance"), _allowance(row.experiment, row.budget)
+    return round(allowed / own, 3) if allowed and own and allowed < own else None
+
+
+@cache
+def _allowance(experiment: str, budget: Any) -> float | None:
+    return read_experiment(experiment).at(budget).allowance
+
+
+def _variants(results: Results, experiment: str, methods: Sequence[str], names: set[str]) -> list[Row]:
+    """Runs that differ from the recipe only in these settings, all of the length of those that do."""
+    if experiment not in experiment_names():
+        return []  # a user's experiment file, whose recipe is not in the ledger
+    rows = [
+        row
+        for row in (*results.rows, *results.derived)
+        if row.experiment == experiment and row.method in methods and changed_settings(row) <= names
+    ]
+    lengths = Counter(length for row in rows if changed_settings(row) and (length := length_of(row)) is not None)
+    usual = max(lengths, key=lambda length: (lengths[length], -length), default=1.0)
+    return [row for row in rows if length_of(row) == usual]
+
+
+def _effective(row: Row) -> dict[str, Any]:
+    """All settings of a run's method by dotted name: its recipe with the overrides."""
+    return {**_recipe_of(row.experiment, row.method, row.budget), **row.overrides}
+
+
+@cache
+def _recipe_of(experiment: str, method: str, budget: str) -> Mapping[str, Any]:
+    return flatten(resolve(experiment, method, budget).settings)
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def memory_table(results: Results, chosen: list[str]) -> Table:
+    content = read_paper()["memory_ablation_cil"]
+    found = {experiment: memory_rows(results, experiment) for experiment in (*results.experiments(), *chosen)}
+    columns = chosen or _varied(["cifar100-10t", "cifar100-20t"], found)
 
     def entry(experiment: str, count: int) -> Entry:
-        rows = [row for row in found(experiment) if stored(row) == count]
-        by_seed = {row.seed: row for row in rows}  # without samples, both spellings are the same run
         theirs = None
         if experiment in content and count in content["samples_per_class"]:
             place = content["samples_per_class"].index(count)
             theirs = Number(content[experiment][place], content[f"{experiment}_std"][place])
-        return Entry(number_of(by_seed.values(), "cil"), theirs)
+        return Entry(number_of(found.get(experiment, {}).get(count, ()), "cil"), theirs)
 
-    measured = {
-        stored(row) for experiment in columns for row in _variants(results, experiment, ("clom",), {"memory_per_class"})
-    }
+    rows = [row for experiment in columns for row in chain(*found.get(experiment, {}).values())]
+    measured = {count for experiment in columns for count in found.get(experiment, {})}
     counts = sorted({*content["samples_per_class"], *measured})
     return Table(
         f"CIL in percent by the number of samples per class kept for calibration, budget {results.budget}",
         "samples per class",
         tuple(Column("", experiment_label(experiment)) for experiment in columns),
         tuple(Line(str(count), tuple(entry(experiment, count) for experiment in columns)) for count in counts),
-        notes_of(results, columns, [row for experiment in columns for row in found(experiment)]),
+        notes_of(results, columns, rows),
     )
 
 
 def scale_table(results: Results, chosen: list[str]) -> Table:
-    content, names = read_paper()["scale_ablation_cifar10-5t"], {"attention.s_max", "attention.binary"}
-    columns = chosen or _varied(results, ["cifar10-5t"], names, ("clom",))
-    found = {experiment: _variants(results, experiment, ("clom",), names) for experiment in columns}
+    content = read_paper()["scale_ablation_cifar10-5t"]
+    found = {experiment: gate_rows(results, experiment) for experiment in (*results.experiments(), *chosen)}
+    columns = chosen or _varied(["cifar10-5t"], found)
 
-    def of(row: Row) -> tuple[bool, float]:
-        settings = _effective(row)
-        return bool(settings["attention.binary"]), float(settings["attention.s_max"])
-
-    def entry(experiment: str, kind: tuple[bool, float], figure: str, theirs: str) -> Entry:
+    def entry(experiment: str, kind: Gates, figure: str, theirs: str) -> Entry:
         binary, s = kind
         known = experiment == "cifar10-5t" and not binary and s in content["s"]
         return Entry(
-            number_of([row for row in found[experiment] if of(row) == kind], figure),
+            number_of(found.get(experiment, {}).get(kind, ()), figure),
             Number(content[theirs][content["s"].index(s)]) if known else None,
         )
 
-    kinds = sorted({*((False, float(s)) for s in content["s"]), *(of(row) for rows in found.values() for row in rows)})
+    measured = {kind for experiment in columns for kind in found.get(experiment, {})}
+    kinds = sorted({*((False, float(s)) for s in content["s"]), *measured})
     figures = {"forgetting": "forgetting", "auc_maxlogit": "auc", "cil": "cil"}
     return Table(
         f"Protection by s of the hard attention, in percent, budget {results.budget}",
@@ -96,42 +184,27 @@ def scale_table(results: Results, chosen: list[str]) -> Table:
         (
             "As in the paper, gates are soft outside training (attention.binary false) unless marked 'gates rounded'; "
             "rounded gates protect exactly for any s.",
-            *notes_of(results, columns, chain(*found.values()), derived=False),
+            *_length_note(found, columns),
+            *notes_of(results, columns, _all_rows(found, columns), derived=False),
         ),
     )
 
 
-_FLAGS = {"hflip": "flip", "color": "colour", "crop": "crop"}
-_FLAG_LABELS = {"flip": "Hflip", "colour": "Color", "crop": "Crop"}
-
-
 def augmentation_table(results: Results, chosen: list[str]) -> Table:
-    names = {f"learning.augmentation.{flag}" for flag in _FLAG_LABELS} | {"learning.rotations"}
-    content, methods = read_paper()["augmentation_ablation"], ("clom", "clom-no-ood")
-    columns = chosen or _varied(results, ["cifar10-5t", "cifar100-10t"], names, methods)
-    found = {experiment: _variants(results, experiment, methods, names) for experiment in columns}
-
-    def of(row: Row) -> tuple[frozenset[str], int]:
-        settings = _effective(row)
-        used = frozenset(flag for flag in _FLAG_LABELS if settings[f"learning.augmentation.{flag}"])
-        return used, int(settings["learning.rotations"])
-
-    known = {frozenset({flag}): name for name, flag in _FLAGS.items()} | {frozenset(_FLAG_LABELS): "all"}
+    content = read_paper()["augmentation_ablation"]
+    found = {experiment: view_rows(results, experiment) for experiment in (*results.experiments(), *chosen)}
+    columns = chosen or _varied(["cifar10-5t", "cifar100-10t"], found)
+    known = {frozenset({flag}): name for name, flag in {"hflip": "flip", "color": "colour", "crop": "crop"}.items()}
+    known[ALL_VIEWS] = "all"
 
     def entry(experiment: str, used: frozenset[str], rotations: int, measure: str) -> Entry:
-        rows = {row.seed: row for row in found[experiment] if of(row) == (used, rotations)}
         theirs = content[known[used]].get(experiment) if used in known else None
         return Entry(
-            number_of(rows.values(), measure),
+            number_of(found.get(experiment, {}).get((used, rotations), ()), measure),
             Number(theirs[measure][int(rotations > 1)]) if theirs is not None else None,
         )
 
-    def label(used: frozenset[str]) -> str:
-        if used == frozenset(_FLAG_LABELS):
-            return "All"
-        return " and ".join(name for flag, name in _FLAG_LABELS.items() if flag in used) or "none"
-
-    others = {of(row)[0] for rows in found.values() for row in rows} - set(known)
+    others = {used for experiment in columns for used, _ in found.get(experiment, {})} - set(known)
     return Table(
         f"Accuracy of CLOM by augmentation, in percent, budget {results.budget}",
         "augmentation",
@@ -143,7 +216,7 @@ def augmentation_table(results: Results, chosen: list[str]) -> Table:
         ),
         tuple(
             Line(
-                label(used),
+                views_label(used),
                 tuple(
                     entry(experiment, used, rotations, measure)
                     for experiment in columns
@@ -151,41 +224,38 @@ def augmentation_table(results: Results, chosen: list[str]) -> Table:
                     for rotations in (1, 4)
                 ),
             )
-            for used in (*known, *sorted(others, key=label))
+            for used in (*known, *sorted(others, key=views_label))
         ),
         (
             "Without rotation is learning.rotations=1, as in clom-no-ood.",
-            *notes_of(results, columns, chain(*found.values()), derived=False),
+            *_length_note(found, columns),
+            *notes_of(results, columns, _all_rows(found, columns), derived=False),
         ),
     )
 
 
-def _varied(results: Results, of_paper: list[str], names: set[str], methods: tuple[str, ...]) -> list[str]:
+Found = Mapping[str, Mapping[Any, Sequence[Row]]]
+"""Experiment -> kind of run -> runs."""
+
+
+def _varied(of_paper: list[str], found: Found) -> list[str]:
     """The paper's experiments, then others with runs that vary one of the settings."""
     others = [
         experiment
-        for experiment in results.experiments()
-        if experiment not in of_paper and any(row.overrides for row in _variants(results, experiment, methods, names))
+        for experiment in found
+        if experiment not in of_paper and any(changed_settings(row) for row in _all_rows(found, [experiment]))
     ]
     return of_paper + others
 
 
-def _variants(results: Results, experiment: str, methods: Sequence[str], names: set[str]) -> list[Row]:
-    """Runs that differ from the recipe only in these settings."""
-    if experiment not in experiment_names():
-        return []  # a user's experiment file, whose recipe is not in the ledger
-    return [
-        row
-        for row in (*results.rows, *results.derived)
-        if row.experiment == experiment and row.method in methods and set(row.overrides) <= names
-    ]
+def _all_rows(found: Found, experiments: Sequence[str]) -> list[Row]:
+    return [row for experiment in experiments for row in chain(*found.get(experiment, {}).values())]
 
 
-def _effective(row: Row) -> dict[str, Any]:
-    """All settings of a run's method by dotted name: its recipe with the overrides."""
-    return {**_recipe_of(row.experiment, row.method, row.budget), **row.overrides}
-
-
-@cache
-def _recipe_of(experiment: str, method: str, budget: str) -> Mapping[str, Any]:
-    return flatten(resolve(experiment, method, budget).settings)
+def _length_note(found: Found, experiments: Sequence[str]) -> list[str]:
+    """Which fraction of the allowance the runs had, if not all of it."""
+    shares = sorted({length_of(row) or 1.0 for row in _all_rows(found, experiments)} - {1.0})
+    if not shares:
+        return []
+    text = " or ".join(f"{100 * share:g}%" for share in shares)
+    return [f"Ablations are shorter than the recipes: their runs may use {text} of the experiment's allowance."]

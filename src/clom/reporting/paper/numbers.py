@@ -15,6 +15,7 @@ from typing import Any
 from clom.experiments.catalogue import BUDGETS
 from clom.experiments.ledger import Row
 from clom.methods.registry import BUILT_IN, PAPER_METHODS
+from clom.reporting.paper.protocol import split_by_protocol
 from clom.reporting.paper.published import is_printed, read_paper
 
 REFERENCES = frozenset({"finetune", "joint"})
@@ -92,11 +93,14 @@ def figure_of(row: Row, name: str) -> float | None:
 
 
 class Results:
-    """The ledger's rows of one budget. Every run of CLOM also counts as a run of CLOM(-c)."""
+    """The ledger's rows of one budget. Every run of CLOM also counts as a run of CLOM(-c).
+
+    Of an experiment with runs under the protocol, only these count; the others are in `earlier`.
+    """
 
     def __init__(self, rows: Iterable[Row], budget: str) -> None:
         self.budget = budget
-        self.rows = [row for row in rows if row.budget == budget]
+        self.rows, self.earlier = split_by_protocol(row for row in rows if row.budget == budget)
         known = {(row.experiment, row.seed, _text(row.overrides)) for row in self.rows if row.method == _UNCALIBRATED}
         self.derived = [
             _uncalibrated(row)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from clom.experiments.ledger import Row
+from clom.files import read_json
 from clom.methods.registry import method_label
+
+NO_TRIALS: Mapping[str, int] = {}
+"""Of searches, by their names, where no records of them are known."""
 
 
 def is_counted(row: Row) -> bool:
@@ -16,6 +22,34 @@ def is_counted(row: Row) -> bool:
 def is_searched(row: Row) -> bool:
     """Whether the recipe was found by a recorded search."""
     return bool(row.search)
+
+
+def follows_protocol(row: Row) -> bool:
+    """Whether its work was counted and its recipe searched for, as for all others."""
+    return is_counted(row) and is_searched(row)
+
+
+def split_by_protocol(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """The rows of one budget that count, and those from before the protocol that do not.
+
+    An experiment with a single run under the protocol has only such runs: others had other work and other tuning, and
+    would not be comparable.
+    """
+    rows = list(rows)
+    protected = {row.experiment for row in rows if follows_protocol(row)}
+    earlier = [row for row in rows if row.experiment in protected and not follows_protocol(row)]
+    return [row for row in rows if row.experiment not in protected or follows_protocol(row)], earlier
+
+
+def earlier_runs(rows: Sequence[Row]) -> str:
+    """A sentence about the runs from before the protocol that are left out; empty if there are none."""
+    if not rows:
+        return ""
+    counts = Counter(method_label(row.method) for row in rows)
+    runs = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
+    verb = "is" if len(rows) == 1 else "are"
+    systems = ", ".join(label if count == 1 else f"{label} ({count})" for label, count in counts.items())
+    return f"Before the protocol: {runs} without counted passes or a recorded search {verb} left out: {systems}."
 
 
 def protocol_lines(rows: Iterable[Row]) -> tuple[str, ...]:
@@ -61,6 +95,12 @@ def _search(runs: Sequence[Row]) -> str:
         return f"{text}."
     whose = "all" if len(by_hand) == len(runs) else ", ".join(names)
     return f"{text}; recipe by hand, before the protocol: {whose}."
+
+
+def read_trials(folder: Path) -> dict[str, int]:
+    """The number of trials of every search recorded in a folder, by the name of the search."""
+    records = [read_json(path) for path in sorted(folder.glob("*.json"))]
+    return {record["search"]: len(record["trials"]) for record in records}
 
 
 def how_many(count: int, total: int) -> str:

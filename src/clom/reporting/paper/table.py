@@ -11,7 +11,7 @@ from typing import Literal
 
 from clom.experiments.ledger import Row
 from clom.reporting.paper.numbers import EXPERIMENTS, Number, Results
-from clom.reporting.paper.protocol import protocol_lines
+from clom.reporting.paper.protocol import earlier_runs, protocol_lines
 
 SEEDS_FOR_BOLD = 3
 """Of fewer seeds, the difference between two systems may well be chance."""
@@ -79,7 +79,8 @@ def notes_of(
 ) -> tuple[str, ...]:
     """Notes for tables of these experiments with the numbers of these runs; the paper's training is mentioned only
     beside its own experiments."""
-    notes = [*protocol_lines(row for row in rows if row in results.rows)]
+    experiments = set(experiments)
+    notes = [*protocol_notes(results, experiments, rows)]
     if derived and any(not row.overrides for row in results.derived):
         notes.append("CLOM(-c): computed from the runs of CLOM, whose networks are the same.")
     if results.budget != "paper" and not EXPERIMENTS.keys().isdisjoint(experiments):
@@ -87,3 +88,10 @@ def notes_of(
             "The paper trains larger networks on all images for 700 epochs, so its numbers are not directly comparable."
         )
     return tuple(notes)
+
+
+def protocol_notes(results: Results, experiments: Iterable[str], rows: Iterable[Row]) -> tuple[str, ...]:
+    """What these runs show of the protocol, and which runs of the experiments are left out because of it."""
+    wanted = set(experiments)
+    left_out = earlier_runs([row for row in results.earlier if row.experiment in wanted])
+    return (*protocol_lines(row for row in rows if row in results.rows), *([left_out] if left_out else []))

@@ -9,6 +9,7 @@
 | `augmentation` | Table 4 | augmentations used | TIL and CIL without and with rotation |
 | `average-incremental` | appendix | methods | TIL and CIL averaged over all steps |
 | `parameters` | appendix | methods | millions of parameters |
+| `forgetting` | Fig. 2 | methods | TIL lost on earlier tasks |
 
 Only runs of the unchanged recipe count, except in the ablations, which count runs that differ only in the setting in
 question. What was not measured stays empty.
@@ -37,8 +38,7 @@ from clom.reporting.paper.numbers import (
     paper_has,
     paper_number,
 )
-from clom.reporting.paper.protocol import protocol_lines
-from clom.reporting.paper.table import Column, Entry, Line, Table, notes_of
+from clom.reporting.paper.table import Column, Entry, Line, Table, notes_of, protocol_notes
 
 
 def make_table(name: str, rows: Iterable[Row], budget: str = "cpu", experiments: Sequence[str] = ()) -> Table:
@@ -143,6 +143,22 @@ def _average_incremental(results: Results, chosen: list[str]) -> Table:
     )
 
 
+def _forgetting(results: Results, chosen: list[str]) -> Table:
+    columns = chosen or _experiments(results, list(EXPERIMENTS))
+    methods = _methods(results, columns, "final_accuracy", "forgetting")
+    lines = [
+        _line(method, (Entry(results.number(experiment, method, "forgetting")) for experiment in columns))
+        for method in methods
+    ]
+    return Table(
+        f"Forgetting: TIL lost on earlier tasks, in percentage points, budget {results.budget}",
+        "method",
+        tuple(Column("", experiment_label(experiment), "none") for experiment in columns),
+        tuple(lines),
+        ("The paper has a figure of it and no numbers.", *notes_of(results, columns, _runs(results, columns, methods))),
+    )
+
+
 def _parameters(results: Results, chosen: list[str]) -> Table:
     columns, source = chosen or _experiments(results, list(EXPERIMENTS)), "parameters_millions"
 
@@ -159,7 +175,8 @@ def _parameters(results: Results, chosen: list[str]) -> Table:
         "method",
         tuple(Column("", experiment_label(experiment), "none", 2) for experiment in columns),
         tuple(lines),
-        protocol_lines(_runs(results, columns, methods)) + (() if results.budget == "paper" else (note,)),
+        protocol_notes(results, columns, _runs(results, columns, methods))
+        + (() if results.budget == "paper" else (note,)),
     )
 
 
@@ -235,6 +252,7 @@ TABLES: Mapping[str, Callable[[Results, list[str]], Table]] = {
     "main": _main,
     "average-incremental": _average_incremental,
     "parameters": _parameters,
+    "forgetting": _forgetting,
     "ood": _ood,
     "memory": memory_table,
     "scale": scale_table,
