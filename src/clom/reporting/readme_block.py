@@ -1,37 +1,50 @@
-"""The short results table of the project's README: a few systems, and where CLOM is not first."""
+"""The results of the project's README: the main table in small, what each of its rows cost, and where CLOM ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from clom.errors import UserError
 from clom.experiments.ledger import Row
 from clom.methods.registry import method_label
-from clom.reporting.paper.numbers import REFERENCES, Results, budgets_of, experiment_label
-from clom.reporting.paper.protocol import how_many, is_counted, is_searched
-from clom.reporting.paper.rendering import number_text
+from clom.reporting.figures.readme_curves import Curves, readme_curves
+from clom.reporting.paper.numbers import EXPERIMENTS as OF_PAPER
+from clom.reporting.paper.numbers import REFERENCES, Results, budgets_of, experiment_label, figure_of, number_of
+from clom.reporting.paper.protocol import NO_TRIALS, earlier_runs, how_many, is_counted, is_searched
+from clom.reporting.paper.rendering import DASH, number_text
+from clom.reporting.paper.rivals import by_mean_rank
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-EXPERIMENTS = ("mnist-5t", "cifar10-5t", "digits-5t")
-"""The experiments shown, if the ledger has any of them; otherwise all of the ledger's."""
-ALWAYS_SHOWN = ("clom", "clom-no-calibration", "hat")
-OTHERS_SHOWN = 3
+EXPERIMENTS = (*OF_PAPER, "digits-5t")
+"""The experiments shown as far as the ledger has runs of them; if of none, all of the ledger's."""
+RIVALS_SHOWN, RIVALS_NAMED = 3, 3
+CURVES = "results/cil-curves.png"
 _MEASURES = {"cil": "CIL", "til": "TIL"}
 
 
-def render_digest(rows: Sequence[Row], page: str = "results/README.md") -> str:
-    """The text between the markers: a small table and its caveats for every budget but `smoke`."""
+def render_digest(rows: Sequence[Row], trials: Mapping[str, int] = NO_TRIALS, page: str = "results/README.md") -> str:
+    """The text between the markers: two small tables, a picture and caveats for every budget but `smoke`.
+
+    `trials` are those of each search, by its name.
+    """
     parts = []
-    for budget in budgets_of(rows):
-        results = Results(rows, budget)
-        known = [name for name in results.experiments() if results.methods(name)]
-        experiments = [name for name in EXPERIMENTS if name in known] or known
-        if budget != "smoke" and experiments:
-            parts.append(_table(results, experiments))
-            parts.append(_caveats(results, experiments))
-            parts.append(_fairness(results, experiments))
-    parts.append(f"All systems, seeds, settings and the paper's numbers: [{page}]({page}).\n")
+    for results, experiments in _parts(rows):
+        methods = _shown(results, experiments)
+        parts += [_cil_table(results, experiments, methods, trials), _til_table(results, experiments, methods)]
+        if not any(CURVES in part for part in parts) and readme_curves(results, experiments, methods):
+            parts.append(f"![CIL after each task, for the systems of the table]({CURVES})\n")
+        parts += [_caveats(results, experiments), _fairness(results, experiments)]
+    claims = "which of the paper's claims hold here"
+    parts.append(f"All systems, seeds, settings, the paper's numbers, and {claims}: [{page}]({page}).\n")
     return "\n".join(parts)
+
+
+def digest_curves(rows: Sequence[Row]) -> Curves:
+    """The curves of the picture; none if there is nothing to draw."""
+    for results, experiments in _parts(rows):
+        if curves := readme_curves(results, experiments, _shown(results, experiments)):
+            return curves
+    return {}
 
 
 def with_digest(text: str, digest: str, where: object = "the file") -> str:
@@ -42,34 +55,81 @@ def with_digest(text: str, digest: str, where: object = "the file") -> str:
     return f"{before}{BEGIN}\n{digest}{END}{rest.partition(END)[2]}"
 
 
-def _table(results: Results, experiments: Sequence[str]) -> str:
-    columns = [(experiment, measure) for experiment in experiments for measure in _MEASURES]
-    heads = [f"{experiment_label(experiment)} {_MEASURES[measure]}" for experiment, measure in columns]
-    lines = [["method", *heads], ["---", *("--:" for _ in heads)]]
-    for method in _shown(results, experiments):
-        numbers = [number_text(results.number(experiment, method, measure)) for experiment, measure in columns]
-        lines.append([method_label(method), *numbers])
-    title = f"Accuracy after the last task in percent, budget `{results.budget}`, mean ± standard deviation over seeds:"
-    return f"{title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def _parts(rows: Sequence[Row]) -> list[tuple[Results, list[str]]]:
+    """The budgets shown, each with the experiments shown."""
+    found = []
+    for budget in budgets_of(rows):
+        results = Results(rows, budget)
+        known = [name for name in results.experiments() if results.methods(name)]
+        experiments = [name for name in EXPERIMENTS if name in known] or known
+        if budget != "smoke" and experiments:
+            found.append((results, experiments))
+    return found
 
 
 def _shown(results: Results, experiments: Sequence[str]) -> list[str]:
-    """CLOM, CLOM(-c), HAT, the other systems with the highest mean CIL, and joint training."""
-    measured = [name for name in _competitors(results) if name not in ALWAYS_SHOWN]
-    scored = {name: _mean_cil(results, experiments, name) for name in measured}
-    ranked = sorted((name for name in measured if scored[name] is not None), key=lambda name: -(scored[name] or 0.0))
-    wanted = (*ALWAYS_SHOWN, *ranked[:OTHERS_SHOWN], "joint")
-    return [name for name in wanted if name in results.all_methods()]
+    """CLOM, CLOM+, the three best rivals, and joint training."""
+    wanted = ("clom", "clom+", *by_mean_rank(results, experiments)[:RIVALS_SHOWN], "joint")
+    return [name for name in wanted if any(results.plain(experiment, name) for experiment in experiments)]
 
 
-def _competitors(results: Results) -> list[str]:
-    return sorted(results.all_methods() - REFERENCES)
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _mean_cil(results: Results, experiments: Sequence[str], method: str) -> float | None:
-    numbers = [results.number(experiment, method, "cil") for experiment in experiments]
-    means = [number.mean for number in numbers if number is not None]
-    return sum(means) / len(means) if len(means) == len(experiments) else None
+def _cil_table(results: Results, experiments: Sequence[str], methods: Sequence[str], trials: Mapping[str, int]) -> str:
+    lines = [
+        [method_label(method), *_accuracies(results, experiments, method, "cil"), *costs]
+        for method in methods
+        if (costs := _costs(results, experiments, method, trials))
+    ]
+    heads = ["CIL", *map(experiment_label, experiments), "trials", "passes", "core minutes"]
+    title = (
+        f"Accuracy after the last task in percent, budget `{results.budget}`, mean ± standard deviation over seeds, "
+        f"with the {RIVALS_SHOWN} rivals that have the best mean rank in CIL.\nWhat each row cost: trials of the "
+        "search for its recipe, training passes in percent of those allowed, core minutes of a run (mean over the "
+        "experiments).\n\n"
+    )
+    return title + _markdown(heads, lines)
+
+
+def _til_table(results: Results, experiments: Sequence[str], methods: Sequence[str]) -> str:
+    lines = [[method_label(method), *_accuracies(results, experiments, method, "til")] for method in methods]
+    return _markdown(["TIL", *map(experiment_label, experiments)], lines)
+
+
+def _accuracies(results: Results, experiments: Sequence[str], method: str, measure: str) -> list[str]:
+    return [number_text(results.number(experiment, method, measure)) for experiment in experiments]
+
+
+def _markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [heads, ["---", *("--:" for _ in heads[1:])], *lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _costs(results: Results, experiments: Sequence[str], method: str, trials: Mapping[str, int]) -> list[str]:
+    """Trials, passes and core minutes; a dash for what was not recorded."""
+    runs = [results.plain(experiment, method) for experiment in experiments]
+    rows = [row for some in runs for row in some]
+    counts = sorted({trials[row.search] for row in rows if row.search in trials})
+    work = [(figure_of(row, "passes"), figure_of(row, "allowance")) for row in rows]
+    shares = [100 * passes / allowance for passes, allowance in work if passes is not None and allowance]
+    minutes = [number_of(some, "cpu_minutes") for some in runs if some]
+    known = [number.mean for number in minutes if number is not None]
+    return [
+        _range(counts, ""),
+        _range([round(share) for share in shares], "%"),
+        f"{sum(known) / len(known):.1f}" if len(known) == len(minutes) else DASH,
+    ]
+
+
+def _range(values: Sequence[int], unit: str) -> str:
+    if not values:
+        return DASH
+    low, high = min(values), max(values)
+    return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
+
+
+# --- caveats ---------------------------------------------------------------------------------------------------------
 
 
 def _caveats(results: Results, experiments: Sequence[str]) -> str:
@@ -95,15 +155,18 @@ def _fairness(results: Results, experiments: Sequence[str]) -> str:
     )
     if not all(is_counted(row) and is_searched(row) for row in runs):
         text += "Runs without them were made before these rules, so equal work and equal tuning are not shown.\n"
-    return text
+    left_out = earlier_runs([row for row in results.earlier if row.experiment in experiments])
+    return text + (f"{left_out}\n" if left_out else "")
 
 
 def _rank(results: Results, experiment: str, measure: str) -> str | None:
     """For example `2 of 19 on MNIST-5T (below BiC)`; equal to one decimal counts as equal, and only CIL gets names."""
-    numbers = {name: results.number(experiment, name, measure) for name in _competitors(results)}
+    competitors = sorted(results.all_methods() - REFERENCES)
+    numbers = {name: results.number(experiment, name, measure) for name in competitors}
     means = {name: round(number.mean, 1) for name, number in numbers.items() if number is not None}
     if "clom" not in means or len(means) < 2:
         return None
     better = sorted((name for name in means if means[name] > means["clom"]), key=lambda name: -means[name])
-    above = f" (below {', '.join(map(method_label, better))})" if better and measure == "cil" else ""
-    return f"{len(better) + 1} of {len(means)} on {experiment_label(experiment)}{above}"
+    names, more = [method_label(name) for name in better[:RIVALS_NAMED]], len(better) - RIVALS_NAMED
+    above = f" (below {', '.join(names)}{f' and {more} more' if more > 0 else ''})" if better else ""
+    return f"{len(better) + 1} of {len(means)} on {experiment_label(experiment)}{above if measure == 'cil' else ''}"

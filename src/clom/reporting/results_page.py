@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +15,17 @@ from clom.experiments.ledger import Row
 from clom.files import write_atomically
 from clom.methods.deviations import COMMON
 from clom.methods.registry import BUILT_IN, method_deviations, method_label
+from clom.reporting.figures.readme_curves import draw_readme_curves
 from clom.reporting.labels import cil_label
+from clom.reporting.paper.ablations import changed_settings
+from clom.reporting.paper.claims_section import claims_section
 from clom.reporting.paper.groups import by_group
 from clom.reporting.paper.numbers import Results, budgets_of, experiment_label, figure_of, number_of
 from clom.reporting.paper.orderings import Measure, Orderings, Pair, orderings
-from clom.reporting.paper.protocol import protocol_counts
+from clom.reporting.paper.protocol import NO_TRIALS, earlier_runs, protocol_counts, read_trials
 from clom.reporting.paper.rendering import DASH, number_text, to_markdown
 from clom.reporting.paper.tables import make_table
-from clom.reporting.readme_block import render_digest, with_digest
+from clom.reporting.readme_block import CURVES, digest_curves, render_digest, with_digest
 
 _ABLATIONS = {
     "memory": {"memory_per_class"},
@@ -40,14 +43,16 @@ _BUDGETS: dict[str, str] = {
 _MEASURES: dict[Measure, str] = {"til": "TIL", "cil": "CIL"}
 
 
-def render_page(rows: Sequence[Row]) -> str:
-    """The content of `results/README.md`."""
-    parts = [_introduction(rows), _protocol(rows)]
-    for budget in budgets_of(rows):
+def render_page(rows: Sequence[Row], trials: Mapping[str, int] = NO_TRIALS) -> str:
+    """The content of `results/README.md`; `trials` are those of each search, by its name."""
+    parts, budgets = [_introduction(rows), _protocol(rows)], budgets_of(rows)
+    parts += [claims_section(Results(rows, budget)) for budget in budgets if budget != "smoke"]
+    for budget in budgets:
         results = Results(rows, budget)
         parts.append(f"## Budget `{budget}`: {_BUDGETS.get(budget, 'no longer exists')}\n")
         for experiment in results.experiments():
-            parts += _experiment(results, experiment)
+            parts += _experiment(results, experiment, trials)
+        parts += _all_experiments(results)
     return "\n".join([*parts, _differences(rows)])
 
 
@@ -71,13 +76,16 @@ def _protocol(rows: Sequence[Row]) -> str:
         "## Are the runs comparable?\n\n"
         "A fair comparison gives every system the same work, counted in [training passes](../docs/protocol.md), and "
         "the same [search](../docs/tuning.md) for its recipe.\n"
-        "Runs without counted passes or a recorded search were made before these rules, with recipes found by hand:\n\n"
+        "Runs without counted passes or a recorded search were made before these rules, with recipes found by hand. As "
+        "soon as an experiment has runs\nunder the rules, only these count; the others stay in the ledger.\n\n"
     )
     for budget in budgets_of(rows):
         results = Results(rows, budget)
         for experiment in results.experiments():
             found = [row for row in results.rows if row.experiment == experiment]
-            text += f"- `{experiment}`, budget `{budget}`: {protocol_counts(found)}\n"
+            earlier = sum(row.experiment == experiment for row in results.earlier)
+            others = f"; {earlier} from before the protocol are in no table" if earlier else ""
+            text += f"- `{experiment}`, budget `{budget}`: {protocol_counts(found)}{others}\n"
     return text
 
 
@@ -97,14 +105,16 @@ def _differences(rows: Sequence[Row]) -> str:
     return f"## How the systems differ from their publications\n\n{introduction}\n\n{''.join(parts)}"
 
 
-def _experiment(results: Results, experiment: str) -> list[str]:
+def _experiment(results: Results, experiment: str, trials: Mapping[str, int]) -> list[str]:
     parts = [f"### {experiment}: {_title(experiment)}\n"]
     methods = results.methods(experiment)
     if methods:
         table = make_table("main", results.rows, results.budget, [experiment])
         known = tuple(line for line in table.lines if any(entry.ours or entry.paper for entry in line.entries))
         parts.append(to_markdown(replace(table, lines=known)))
-        parts += [_details(results, experiment, by_group(methods)), _how_to(results, experiment)]
+        parts += [_details(results, experiment, by_group(methods), trials), _how_to(results, experiment)]
+    if left_out := earlier_runs([row for row in results.earlier if row.experiment == experiment]):
+        parts.append(f"{left_out}\n")
     parts += _ablations(results, experiment)
     parts.append(_origin([row for row in results.rows if row.experiment == experiment]))
     found = [orderings(results, experiment, measure) for measure in _MEASURES]
@@ -131,7 +141,7 @@ _COLUMNS = {
 }
 
 
-def _details(results: Results, experiment: str, methods: Sequence[str]) -> str:
+def _details(results: Results, experiment: str, methods: Sequence[str], trials: Mapping[str, int]) -> str:
     lines = [
         ["method", "seeds", *_COLUMNS, "samples kept", "parameters", *_COSTS, "recipe", "commit"],
         ["---", *("--:" for _ in range(len(_COLUMNS) + len(_COSTS) + 3)), "---", "---"],
@@ -147,11 +157,17 @@ def _details(results: Results, experiment: str, methods: Sequence[str]) -> str:
                 _bytes(_mean(rows, "memory_bytes")),
                 _count(_mean(rows, "parameters")),
                 *_costs(rows),
-                ", ".join(sorted({row.search or "by hand" for row in rows})),
+                ", ".join(sorted({_recipe(row, trials) for row in rows})),
                 ", ".join(sorted({row.commit or "unknown" for row in rows})),
             ]
         )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _recipe(row: Row, trials: Mapping[str, int]) -> str:
+    """Where the recipe comes from."""
+    known = trials.get(row.search)
+    return (row.search + (f" ({known} trials)" if known else "")) or "by hand"
 
 
 _COSTS = ("passes (thousands)", "minutes", "core minutes")
@@ -196,11 +212,30 @@ def _ablations(results: Results, experiment: str) -> list[str]:
     changed = [row for row in results.rows if row.experiment == experiment and row.overrides]
     parts = []
     for name, settings in _ABLATIONS.items():
-        if any(row.method == "clom" and set(row.overrides) <= settings for row in changed):
+        if any(row.method == "clom" and changed_settings(row) and changed_settings(row) <= settings for row in changed):
             table = make_table(name, results.rows, results.budget, [experiment])
             parts.append(f"{table.title}:\n\n{to_markdown(table)}")
     if changed:
         parts.append(_changed(changed))
+    return parts
+
+
+_TABLES = ("average-incremental", "forgetting", "parameters")
+_FIGURES = ("til-curves", "cil-curves", "forgetting")
+
+
+def _all_experiments(results: Results) -> list[str]:
+    """What the paper's appendix has: tables of all experiments beside each other."""
+    experiments = [name for name in results.experiments() if results.methods(name)]
+    if not experiments:
+        return []
+    parts = ["### All experiments\n"]
+    for name in _TABLES:
+        table = make_table(name, results.rows, results.budget, experiments)
+        notes = tuple(note for note in table.notes if not note.startswith("Equal "))  # above, by experiment
+        parts.append(f"{table.title}:\n\n{to_markdown(replace(table, notes=notes))}")
+    figures = ", ".join(f"`clom figure {name} --budget {results.budget}`" for name in _FIGURES)
+    parts.append(f"TIL and CIL after every task and forgetting, as figures: {figures}.\n")
     return parts
 
 
@@ -288,11 +323,19 @@ def _disagreements(pairs: Sequence[Pair]) -> str:
 
 
 def write_results(rows: Sequence[Row], page: Path, readme: Path | None) -> list[Path]:
-    """Write the page, and the digest into `readme`; return the files written."""
+    """Write the page, and into `readme` the digest, whose picture is written beside the page; return the files written.
+
+    Searches are those recorded beside the page.
+    """
+    trials = read_trials(page.parent / "searches")
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(page, render_page(rows).encode())
+    write_atomically(page, render_page(rows, trials).encode())
     if readme is None:
         return [page]
     text = readme.read_text(encoding="utf-8")
-    write_atomically(readme, with_digest(text, render_digest(rows), readme).encode())
-    return [page, readme]
+    write_atomically(readme, with_digest(text, render_digest(rows, trials), readme).encode())
+    picture, curves = readme.parent / CURVES, digest_curves(rows)
+    if not curves:
+        return [page, readme]
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    return [page, readme, draw_readme_curves(curves, picture)]

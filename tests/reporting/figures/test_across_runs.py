@@ -75,6 +75,7 @@ def test_pictures_of_a_run(name: str, run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["forgetting", "til-curves", "cil-curves"])
 def test_pictures_of_a_ledger(name: str, tmp_path: Path) -> None:
     rows = [made_up(), made_up("hat"), made_up("owm", memory_bytes=0, forgetting=0.1), made_up("joint")]
+    rows += [made_up("clom+"), made_up("a-plug-in")]
     rows.append(made_up("hat", experiment="digits-5t"))
     add(tmp_path / "ledger.jsonl", rows)
     words = ["figure", name, "--ledger", str(tmp_path / "ledger.jsonl"), "--out"]
@@ -87,18 +88,30 @@ def test_pictures_of_a_ledger(name: str, tmp_path: Path) -> None:
 
 
 def test_lines_differ_without_colour_and_dashes_mean_no_samples() -> None:
-    looks = [plots._look(method, keeps_samples=True) for method in method_order()]
+    looks = [plots._look(method, keeps_samples=True) for method in (*method_order(), *plots.ADDITIONS, "a-plug-in")]
     assert len({look["marker"] for look in looks}) == len(looks)
     assert {look["linestyle"] for look in looks} == {"-"}
     assert plots._look("owm", keeps_samples=False)["linestyle"] != "-"
     rows = [made_up(), made_up("owm", memory_bytes=0)]
-    curves = plots._curves(Results(rows, "cpu"), "mnist-5t", "cil")
+    curves = plots.curves_of(Results(rows, "cpu"), "mnist-5t", "cil")
     assert {name: curve.keeps_samples for name, curve in curves.items()} == {"clom": True, "owm": False}
     assert curves["clom"].means == [100.0, 90.0]
 
 
+def test_additions_have_curves_and_bars() -> None:
+    rows = [made_up(), made_up("clom+"), made_up("a-plug-in")]
+    assert list(plots.curves_of(Results(rows, "cpu"), "mnist-5t", "cil")) == ["clom", "a-plug-in", "clom+"]
+    assert [plots._kind(name) for name in ("clom", "clom+", "a-plug-in", "clom-odin", "joint")] == [
+        "CLOM",
+        "additions",
+        "additions",
+        "TIL systems",
+        "references",
+    ]
+
+
 def test_til_curves_leave_out_clom_without_calibration() -> None:
-    assert list(plots._curves(Results([made_up()], "cpu"), "mnist-5t", "til")) == ["clom"]
+    assert list(plots.curves_of(Results([made_up()], "cpu"), "mnist-5t", "til")) == ["clom"]
 
 
 def test_augmentations_of_a_photo_and_of_grey_digits(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ from matplotlib.patches import Rectangle
 from clom.errors import UserError
 from clom.experiments.catalogue import size_of
 from clom.experiments.ledger import Row
-from clom.methods.registry import method_label
-from clom.reporting.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, STYLE, panels, save
+from clom.methods.registry import COMPARED_METHODS, PAPER_METHODS, method_label
+from clom.reporting.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, panels, save
 from clom.reporting.paper.numbers import (
     REFERENCES,
     TIL_SYSTEMS,
@@ -35,8 +36,10 @@ from clom.reporting.paper.numbers import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+ADDITIONS = tuple(name for name in COMPARED_METHODS if name not in PAPER_METHODS)
+"""Compared systems that the paper does not have."""
 _LINES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)  # black is CLOM's alone; yellow lines are too faint on white
-_MARKERS = "osD^vPX*<>phd8H+x1234"
+_MARKERS: tuple[Any, ...] = (*"osD^vPX*<>phd8H+x1234", (6, 1), (8, 1), (3, 1))
 
 
 def draw_from_ledger(
@@ -59,11 +62,12 @@ def draw_forgetting(results: Results, experiments: Sequence[str], out: Path) -> 
         "TIL systems": (ORANGE, "///"),
         "CIL systems": (SKY, "..."),
         "references": ("#FFFFFF", ""),
+        "additions": (GREY, ""),
     }
     chosen = _with_rows(results, experiments)
-    methods = [name for name in method_order() if any(results.plain(experiment, name) for experiment in chosen)]
+    methods = [name for name in _shown(results) if any(results.plain(experiment, name) for experiment in chosen)]
     with plt.rc_context(STYLE):
-        figure, axes = panels(len(chosen), 4.4 if len(chosen) > 1 else 5.6, 1.3 + 0.22 * len(methods))
+        figure, axes = panels(len(chosen), 4.4 if len(chosen) > 1 else 5.6, 1.3 + 0.22 * len(methods), _across(chosen))
         for axis, experiment in zip(axes, chosen, strict=True):
             _forgetting_bars(axis, results, experiment, methods, kinds)
         used = {_kind(method) for method in methods}
@@ -98,6 +102,8 @@ def _forgetting_bars(
     axis.set_ylim(len(methods) - 0.4, -0.6)
     axis.axvline(0, color=BLACK, linewidth=0.8)
     axis.margins(x=0.12)
+    low, high = axis.get_xlim()
+    axis.set_xlim(min(low, -0.05), max(high, 1.0))  # nothing forgotten is nothing, not rounding errors
     axis.grid(axis="x", alpha=0.25)
 
 
@@ -106,22 +112,22 @@ def _kind(method: str) -> str:
         return "references"
     if method in TIL_SYSTEMS:
         return "TIL systems"
+    if method in ADDITIONS or method not in method_order():
+        return "additions"
     return "CLOM" if method.startswith("clom") else "CIL systems"
 
 
 def draw_curves(results: Results, measure: Literal["til", "cil"], experiments: Sequence[str], out: Path) -> list[Path]:
     """Accuracy over all classes so far, after each task; CLOM(-c) is left out of TIL, where it is CLOM."""
     chosen = _with_rows(results, experiments)
-    curves = {experiment: _curves(results, experiment, measure) for experiment in chosen}
-    methods = [name for name in method_order() if any(name in found for found in curves.values())]
+    curves = {experiment: curves_of(results, experiment, measure) for experiment in chosen}
+    methods = [name for name in _shown(results) if any(name in found for found in curves.values())]
     with plt.rc_context(STYLE):
-        figure, axes = panels(len(chosen), 4.6 if len(chosen) > 1 else 6.8, 4.4)
+        figure, axes = panels(len(chosen), 4.6 if len(chosen) > 1 else 6.8, 4.4, _across(chosen))
         for axis, experiment in zip(axes, chosen, strict=True):
             size = size_of(experiment)  # for a user's own experiment, only the tasks are known
             for method, curve in curves[experiment].items():
-                n_tasks = len(curve.means)
-                x = [(size.classes / n_tasks if size else 1) * (task + 1) for task in range(n_tasks)]
-                axis.plot(x, curve.means, **_look(method, curve.keeps_samples))
+                axis.plot(classes_learned(experiment, curve), curve.means, **_look(method, curve.keeps_samples))
             learned = "classes" if size else "tasks"
             axis.set(title=experiment_label(experiment), xlabel=f"{learned} learned", ylabel=f"{measure.upper()} (%)")
             axis.grid(alpha=0.25)
@@ -135,22 +141,39 @@ def draw_curves(results: Results, measure: Literal["til", "cil"], experiments: S
 
 
 @dataclass(frozen=True)
-class _Curve:
+class Curve:
     means: list[float]
     """Percent, over the seeds, after each task."""
     keeps_samples: bool
 
 
-def _curves(results: Results, experiment: str, measure: str) -> dict[str, _Curve]:
+def classes_learned(experiment: str, curve: Curve) -> list[float]:
+    """After each task; for a user's own experiment, only the number of tasks is known."""
+    size, n_tasks = size_of(experiment), len(curve.means)
+    return [(size.classes / n_tasks if size else 1) * (task + 1) for task in range(n_tasks)]
+
+
+def curves_of(results: Results, experiment: str, measure: str) -> dict[str, Curve]:
+    """The curves of all systems with runs, in the registry's order; additions last."""
     found = {}
-    for method in method_order():
+    for method in _shown(results):
         if measure == "til" and method == "clom-no-calibration" and results.plain(experiment, "clom"):
             continue
-        rows = [row for row in results.plain(experiment, method) if row.by_task.get(measure)]
+        rows = [row for row in results.plain(experiment, method) if _is_curve(row.by_task.get(measure))]
+        rows = [row for row in rows if len(row.by_task[measure]) == len(rows[0].by_task[measure])]
         if rows:
             means = [100 * fmean(after) for after in zip(*(row.by_task[measure] for row in rows), strict=True)]
-            found[method] = _Curve(means, any(row.figures.get("memory_bytes") for row in rows))
+            found[method] = Curve(means, any(row.figures.get("memory_bytes") for row in rows))
     return found
+
+
+def _is_curve(values: list[Any] | None) -> bool:
+    return bool(values) and all(value is not None and math.isfinite(value) for value in values or ())
+
+
+def _shown(results: Results) -> list[str]:
+    """The paper's systems, then others."""
+    return [*method_order(), *sorted(results.all_methods() - set(method_order()))]
 
 
 def _curve_label(method: str, measure: str) -> str:
@@ -159,7 +182,8 @@ def _curve_label(method: str, measure: str) -> str:
 
 def _look(method: str, keeps_samples: bool) -> dict[str, Any]:
     """The line style of a method, the same in every figure; colours repeat, markers do not."""
-    place = method_order().index(method)
+    order = [*method_order(), *ADDITIONS]
+    place = order.index(method) if method in order else len(order)
     colour = BLACK if method == "clom" else _LINES[place % len(_LINES)]
     return {
         "color": colour,
@@ -169,6 +193,11 @@ def _look(method: str, keeps_samples: bool) -> dict[str, Any]:
         "markersize": 5,
         "markerfacecolor": colour if keeps_samples else "white",
     }
+
+
+def _across(chosen: Sequence[str]) -> int:
+    """Panels in a row."""
+    return 3 if len(chosen) <= 6 else 4
 
 
 def _with_rows(results: Results, experiments: Sequence[str]) -> list[str]:
