@@ -21,7 +21,7 @@ from clom.errors import UserError
 from clom.experiments.grid import Block, Cell, Outcome, cells, execute_command, read_grid
 from clom.experiments.ledger import Row, add, read
 from clom.locks import Lock
-from clom.methods.registry import COMPARED_METHODS
+from clom.methods.registry import TRAINED_METHODS
 from experiments.paper_numbers import EXPERIMENTS
 from processes import environment
 
@@ -75,7 +75,7 @@ def test_the_whole_paper_is_one_grid() -> None:
     blocks = read_grid(GRIDS / "paper.yaml")
     assert {(block.budget, block.seeds) for block in blocks} == {("paper", (0, 1, 2, 3, 4))}
     found = {cell.name: cell for cell in cells([block.model_copy(update={"seeds": (0,)}) for block in blocks], Path())}
-    main = [f"{experiment}-{method}-paper-s0" for experiment in EXPERIMENTS for method in COMPARED_METHODS]
+    main = [f"{experiment}-{method}-paper-s0" for experiment in EXPERIMENTS for method in TRAINED_METHODS]
     gates = [f"cifar10-5t-clom-paper-s0-s{s}" for s in (1, 100, 300, 500, 700)]
     views = [
         f"{experiment}-{method}-paper-s0-{one}"
@@ -104,15 +104,15 @@ def runs_of(name: str) -> dict[tuple[str, str], set[int]]:
 
 def test_the_main_table_is_one_grid_but_for_the_best_rivals() -> None:
     found = runs_of("main-table.yaml")
-    assert set(found) == {(experiment, method) for experiment in ALL for method in COMPARED_METHODS}
+    assert set(found) == {(experiment, method) for experiment in ALL for method in TRAINED_METHODS}
     assert all(seeds == {0, 1, 2} for (experiment, _), seeds in found.items() if experiment == "digits-5t")
     often = {
         name: {"clom", "clom+", "joint"} if name in ("mnist-5t", "cifar10-5t") else {"clom", "clom+"}
         for name in EXPERIMENTS
     }
     for experiment, methods in often.items():
-        assert {method for method in COMPARED_METHODS if found[experiment, method] == {0, 1, 2}} == methods
-        assert all(found[experiment, method] == {0} for method in set(COMPARED_METHODS) - methods)
+        assert {method for method in TRAINED_METHODS if found[experiment, method] == {0, 1, 2}} == methods
+        assert all(found[experiment, method] == {0} for method in set(TRAINED_METHODS) - methods)
 
 
 def test_the_ablations_are_one_grid_and_shorter() -> None:

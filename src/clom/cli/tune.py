@@ -82,11 +82,11 @@ def tune_command(
     require("tune", "clom tune")
     from clom.experiments.catalogue import name_of
     from clom.experiments.config import resolve
-    from clom.experiments.tuning.plans import SEARCHED_METHODS, plan_search
-    from clom.methods.registry import METHODS
+    from clom.experiments.tuning.plans import plan_search
+    from clom.methods.registry import METHODS, TRAINED_METHODS
 
     console = Console()
-    names = SEARCHED_METHODS if method == "all" else (METHODS.named(method),)
+    names = TRAINED_METHODS if method == "all" else (METHODS.named(method),)
     stream = resolve(experiment, names[0], budget, seed, by_hand=True).data.stream(data, seed)
     options: dict[str, Any] = {"budget": budget, "trials": trials, "seed": seed, "space": space}
     options |= {"allowance": allowance, "data": data}

@@ -25,7 +25,7 @@ from clom.experiments.plain_yaml import read_yaml
 from clom.experiments.run import is_finished, read_config
 from clom.files import write_atomically
 from clom.locks import Held, Lock
-from clom.methods.registry import COMPARED_METHODS
+from clom.methods.registry import TRAINED_METHODS
 from clom.plugins import loaded
 from clom.settings import Settings, Share, explain
 from clom.stopping import StopRequest
@@ -269,7 +269,7 @@ def cells(blocks: Sequence[Block], out: Path) -> list[Cell]:
     """All runs of the grid; every name and setting is checked before anything runs."""
     found: dict[str, Cell] = {}
     for block in blocks:
-        names = COMPARED_METHODS if block.methods == "all" else block.methods
+        names = TRAINED_METHODS if block.methods == "all" else block.methods
         for experiment, (variant, overrides), method, seed in itertools.product(
             block.experiments, block.variants.items(), names, block.seeds
         ):

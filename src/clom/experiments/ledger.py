@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clom.errors import UserError, shorten
+from clom.evaluation.metrics import Evaluation
 from clom.experiments.ledger_schema import check_row
 from clom.experiments.run_folder import signature
 from clom.experiments.task_result import TaskResult
@@ -84,11 +85,7 @@ class Row:
                 summary["overrides"],
                 {name: summary[name] for name in FIGURES}
                 | {name: summary[name] for name in WORK if summary.get(name) is not None},
-                {
-                    "til": [after.til for after in history],
-                    "cil": [after.preferred.cil for after in history],
-                    "til_by_task": [after.til_by_task for after in history],
-                },
+                _by_task(history),
                 environment["commit"],
                 {"python": environment["python"], **environment["packages"]},
                 f"{environment['processor']}, {environment['threads']} threads",
@@ -100,6 +97,20 @@ class Row:
             return row
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as problem:
             raise UserError(f"{folder} cannot be read as a run ({shorten(repr(problem), 300)}).") from None
+
+
+def _by_task(history: Sequence[Evaluation]) -> dict[str, list[Any]]:
+    """Figures after each task. Without calibration, they are those of CLOM(-c), if the run is one of CLOM."""
+    found: dict[str, list[Any]] = {
+        "til": [after.til for after in history],
+        "cil": [after.preferred.cil for after in history],
+        "til_by_task": [after.til_by_task for after in history],
+    }
+    if all("none" in after.by_calibration for after in history):
+        uncalibrated = [after.by_calibration["none"] for after in history]
+        found["cil_uncalibrated"] = [each.cil for each in uncalibrated]
+        found["task_detection_uncalibrated"] = [each.task_detection for each in uncalibrated]
+    return found
 
 
 def read(path: Path) -> list[Row]:

@@ -245,7 +245,9 @@ BUILT_IN: dict[str, MethodInfo] = {
 PAPER_METHODS = tuple(name for name, info in BUILT_IN.items() if info.in_paper)
 """The systems of the paper, and the two references."""
 COMPARED_METHODS = (*PAPER_METHODS, "clom+")
-"""The methods that `all` stands for. Those on pretrained features are left out: the comparison would not be fair."""
+"""The methods of the comparison. Those on pretrained features are left out: the comparison would not be fair."""
+TRAINED_METHODS = tuple(name for name in COMPARED_METHODS if name != "clom-no-calibration")
+"""The methods that `all` stands for. CLOM(-c) is CLOM without its last step: runs of CLOM are runs of both."""
 
 
 def _check(thing: object) -> None:

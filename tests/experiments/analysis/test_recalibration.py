@@ -27,8 +27,8 @@ TINY: dict[str, Any] = {
 TIMES = {"minutes", "cpu_minutes", "peak_memory_gb", "average_incremental_cil", "passes"}
 
 
-def run(folder: Path, **overrides: Any) -> Path:
-    config = resolve("digits-5t", "clom", "smoke", 0, TINY | overrides)
+def run(folder: Path, method: str = "clom", **overrides: Any) -> Path:
+    config = resolve("digits-5t", method, "smoke", 0, TINY | overrides)
     execute(config, config.data.stream(None, 0), folder)
     return folder
 
@@ -54,6 +54,15 @@ def test_the_auc_does_not_depend_on_the_number_of_samples(tmp_path: Path) -> Non
     assert len({row.figures["auc_maxlogit"] for row in rows}) == 1
     assert len({row.figures["auc_msp"] for row in rows}) == 1
     assert len({row.figures["cil"] for row in rows}) > 1
+
+
+def test_a_run_of_clom_records_what_clom_without_calibration_would(tmp_path: Path) -> None:
+    learned = {"learning.plan.epochs": 10, "net.hidden": 32, "attention.initial_mean": 1.0}
+    with_calibration = Row.of_run(run(tmp_path / "with", memory_per_class=4, **learned)).by_task
+    without = Row.of_run(run(tmp_path / "without", "clom-no-calibration", memory_per_class=4, **learned))
+    assert with_calibration["cil_uncalibrated"] == without.by_task["cil"]
+    assert with_calibration["cil_uncalibrated"] != with_calibration["cil"]
+    assert with_calibration["task_detection_uncalibrated"][-1] == without.figures["task_detection"]
 
 
 def test_impossible_numbers_are_refused(tmp_path: Path) -> None:

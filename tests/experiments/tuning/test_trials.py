@@ -8,10 +8,10 @@ from clom.data.stream import Stream
 from clom.errors import UserError
 from clom.experiments.allowance import planned_passes
 from clom.experiments.config import RunConfig, resolve
-from clom.experiments.tuning.plans import SEARCHED_METHODS, SearchPlan, plan_search, transferred
+from clom.experiments.tuning.plans import SearchPlan, plan_search, transferred
 from clom.experiments.tuning.space import Parameter, Space
 from clom.experiments.tuning.trials import BY_HAND, PUBLISHED, Starts, starts_of, trial_data, trial_run
-from clom.methods.registry import PAPER_METHODS
+from clom.methods.registry import PAPER_METHODS, TRAINED_METHODS
 from clom.settings import flatten
 
 SEARCHED = ("digits-5t", "mnist-5t", "cifar10-5t", "cifar100-10t")
@@ -28,7 +28,7 @@ def plan_of(experiment: str, method: str) -> SearchPlan:
 
 
 @pytest.mark.parametrize("experiment", SEARCHED)
-@pytest.mark.parametrize("method", SEARCHED_METHODS)
+@pytest.mark.parametrize("method", TRAINED_METHODS)
 def test_every_system_is_searched_from_its_published_settings(experiment: str, method: str) -> None:
     plan = plan_of(experiment, method)
     assert list(plan.starts.settings) == [PUBLISHED, BY_HAND]

@@ -23,10 +23,7 @@ from clom.experiments.tuning.trials import (
     starts_of,
     whole_run,
 )
-from clom.methods.registry import COMPARED_METHODS, method_class
-
-SEARCHED_METHODS = tuple(name for name in COMPARED_METHODS if name != "clom-no-calibration")
-"""The methods that `all` stands for. CLOM(-c) is CLOM without its last step and has CLOM's recipe."""
+from clom.methods.registry import method_class
 
 
 @dataclass(frozen=True)

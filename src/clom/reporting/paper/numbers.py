@@ -148,7 +148,7 @@ _UNCALIBRATED = "clom-no-calibration"
 
 def _uncalibrated(row: Row) -> Row:
     """A run of CLOM as CLOM(-c): the same network without calibration. Figures that were not measured are left out."""
-    same = (
+    same = [
         "til",
         "forgetting",
         "average_incremental_til",
@@ -158,10 +158,16 @@ def _uncalibrated(row: Row) -> Row:
         "minutes",
         "cpu_minutes",
         "peak_memory_gb",
-    )  # not the AUC: earlier versions computed it from calibrated scores
-    figures = {name: row.figures[name] for name in same if name in row.figures}
-    figures |= {"cil": row.figures["cil_by_calibration"]["none"], "memory_bytes": 0}
+    ]
     by_task = {name: values for name, values in row.by_task.items() if name != "cil"}
+    cil = by_task.pop("cil_uncalibrated", None)
+    detected = by_task.pop("task_detection_uncalibrated", None)
+    measured: dict[str, Any] = {"cil": row.figures["cil_by_calibration"]["none"], "memory_bytes": 0}
+    if cil and detected and None not in (*cil, detected[-1]):
+        measured |= {"average_incremental_cil": statistics.fmean(cil), "task_detection": detected[-1]}
+        by_task["cil"] = cil
+        same += ["auc_maxlogit", "auc_msp"]  # versions without these curves computed the AUC from calibrated scores
+    figures = {name: row.figures[name] for name in same if name in row.figures} | measured
     return replace(row, method=_UNCALIBRATED, figures=figures, by_task=by_task)
 
 
