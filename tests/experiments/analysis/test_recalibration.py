@@ -27,6 +27,10 @@ TINY: dict[str, Any] = {
 TIMES = {"minutes", "cpu_minutes", "peak_memory_gb", "average_incremental_cil", "passes"}
 
 
+LEARNED: dict[str, Any] = {"learning.plan.epochs": 10, "net.hidden": 32, "attention.initial_mean": 1.0}
+CROSS_TASK: dict[str, Any] = {"memory_fit.cross_task": 0.03}
+
+
 def run(folder: Path, method: str = "clom", **overrides: Any) -> Path:
     config = resolve("digits-5t", method, "smoke", 0, TINY | overrides)
     execute(config, config.data.stream(None, 0), folder)
@@ -48,8 +52,7 @@ def test_equals_a_run_with_that_setting(tmp_path: Path) -> None:
 
 
 def test_the_auc_does_not_depend_on_the_number_of_samples(tmp_path: Path) -> None:
-    learned = {"learning.plan.epochs": 10, "net.hidden": 32, "attention.initial_mean": 1.0}
-    folder = run(tmp_path / "run", memory_per_class=4, **{"memory_fit.cross_task": 0.03}, **learned)
+    folder = run(tmp_path / "run", memory_per_class=4, **LEARNED, **CROSS_TASK)
     rows = [Row.of_run(folder), *with_fewer_samples(folder, [2, 1])]
     assert len({row.figures["auc_maxlogit"] for row in rows}) == 1
     assert len({row.figures["auc_msp"] for row in rows}) == 1
@@ -57,9 +60,8 @@ def test_the_auc_does_not_depend_on_the_number_of_samples(tmp_path: Path) -> Non
 
 
 def test_a_run_of_clom_records_what_clom_without_calibration_would(tmp_path: Path) -> None:
-    learned = {"learning.plan.epochs": 10, "net.hidden": 32, "attention.initial_mean": 1.0}
-    with_calibration = Row.of_run(run(tmp_path / "with", memory_per_class=4, **learned)).by_task
-    without = Row.of_run(run(tmp_path / "without", "clom-no-calibration", memory_per_class=4, **learned))
+    with_calibration = Row.of_run(run(tmp_path / "with", memory_per_class=4, **LEARNED)).by_task
+    without = Row.of_run(run(tmp_path / "without", "clom-no-calibration", memory_per_class=4, **LEARNED))
     assert with_calibration["cil_uncalibrated"] == without.by_task["cil"]
     assert with_calibration["cil_uncalibrated"] != with_calibration["cil"]
     assert with_calibration["task_detection_uncalibrated"][-1] == without.figures["task_detection"]
