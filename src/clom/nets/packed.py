@@ -59,7 +59,7 @@ class PackedConv2d(nn.Module):
         inputs = (values, weight, self._bias, *self._geometry)
         convolution = torch.ops.mkldnn._convolution_pointwise
         if added is None:
-            outputs: Tensor = convolution(*inputs, "relu" if relu else "none", [], None)
+            outputs: Tensor = convolution.default(*inputs, "relu" if relu else "none", [], None)
         else:
             outputs = convolution.binary(values, added, *inputs[1:], "add", 1.0, "relu" if relu else None, [], None)
         return outputs
