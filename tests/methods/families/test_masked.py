@@ -13,6 +13,7 @@ from clom.data.stream import Stream, Task
 from clom.learning.protection.supermask import MaskedHead
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.masked import MaskedMethod
+from clom.methods.families.task_network import TaskNetwork
 from clom.methods.registry import method_class
 from clom.nets import AlexNetSettings, NetSettings, ResNet18Settings
 from clom.testing import check_method
@@ -91,6 +92,48 @@ def test_neither_threads_nor_the_number_of_images_change_the_scores() -> None:
         torch.set_num_threads(before)
     assert torch.equal(scores[1], scores[3])
     torch.testing.assert_close(alone, scores[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("threads", "n_tasks", "expected"), [(2, 3, [2, 2, 4, 4]), (4, 1, [1, 1, 1, 1]), (3, 4, [4] * 4)]
+)
+def test_the_last_networks_are_divided_if_threads_would_be_idle(
+    threads: int, n_tasks: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One image in four rotations. Four views cannot be divided by three threads."""
+    model = make("supsup-ood", NETS["resnet"], 0)
+    for number in range(n_tasks):
+        model.open_task(LearnedTask(f"{number}", (f"{number}a", f"{number}b")))
+    pixels = torch.randint(0, 256, (1, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    asked: list[int] = []
+
+    def counted(network: TaskNetwork) -> None:
+        features_of = network.features_of
+        network.features_of = lambda views: (asked.append(len(views)), features_of(views))[1]  # type: ignore[func-returns-value]
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = model.all_outputs(pixels, with_features=True)
+        torch.set_num_threads(threads)
+        model.blocks(pixels)  # tries out whether chunks have the same bits
+        for task in range(n_tasks):
+            counted(model._network(task))
+        together = model.all_outputs(pixels, with_features=True)
+        assert sorted(asked) == sorted(expected)
+        monkeypatch.setattr(TaskNetwork, "has_same_bits_in_chunks", lambda *_: False)
+        asked.clear()
+        whole = model.blocks(pixels)
+    finally:
+        torch.set_num_threads(before)
+    assert asked == [4] * n_tasks
+    for task in range(n_tasks):
+        assert torch.equal(alone[task].block, together[task].block)
+        assert torch.equal(alone[task].block, whole[task])
+        features = alone[task].features, together[task].features
+        assert features[0] is not None
+        assert features[1] is not None
+        assert torch.equal(*features)
 
 
 @pytest.mark.parametrize("net", [ResNet18Settings(width=16), AlexNetSettings()])

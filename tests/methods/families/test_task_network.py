@@ -44,3 +44,20 @@ def test_scores_are_averaged_over_flips_and_features_are_those_of_the_image() ->
     scores, features = network(flip_tta=True).outputs(VIEWS)
     assert torch.equal(scores, network()(VIEWS).mean(0, keepdim=True))
     assert features.tolist() == [[[1.0, 0.0], [2.0, 0.0]]]
+
+
+def test_chunks_are_compared_once() -> None:
+    asked: list[int] = []
+
+    def features_of(views: Tensor) -> Tensor:
+        asked.append(len(views))
+        return views[:, :2] + (1e-6 if len(views) == 3 else 0.0)  # as if a sum of three rows rounded differently
+
+    net = TaskNetwork(features_of, torch.tensor([0, 2]), head(), rotations=2, flip_tta=False)
+    threads = torch.get_num_threads()
+    for _ in range(2):
+        assert net.has_same_bits_in_chunks(torch.Size([4, 5]), 2)
+        assert not net.has_same_bits_in_chunks(torch.Size([6, 5]), 2)
+        assert net.has_same_bits_in_chunks(torch.Size([4, 3, 8, 8]), 4)
+    assert asked == [2, 2, 4, 3, 3, 6, 1, 1, 1, 1, 4]
+    assert torch.get_num_threads() == threads

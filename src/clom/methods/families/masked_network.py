@@ -6,9 +6,9 @@ Tested by tests/methods/families/test_masked.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,6 @@ from clom.nets.networks.adapters import AdapterNet
 from clom.ood.predictors.base import TaskOutputs
 from clom.threads import Workers
 
-Result = TypeVar("Result")
 _PIXELS_AT_ONCE = 32 * 64 * 64
 
 
@@ -136,30 +135,56 @@ class MaskedNetwork(Method):
         if not len(pixels):
             return [torch.empty(0, self.tasks[task].n_classes) for task in tasks]
         batches = [self._batch_blocks(batch, tasks) for batch in torch.split(pixels, self._batch_size)]
-        return [torch.cat(of_task).cpu() for of_task in zip(*batches, strict=True)]
+        return [_joined(of_task).cpu() for of_task in zip(*batches, strict=True)]
 
-    @property
-    def _images_at_once(self) -> int:
+    def _images_at_once(self, device: torch.device) -> int:
         """On a CPU so few that their activations stay in its caches; larger batches gain nothing there."""
-        if self.device.type != "cpu" or self.protection.net.has_frozen_backbone:
+        if device.type != "cpu" or self.protection.net.has_frozen_backbone:
             return self._batch_size
         return min(32, max(1, _PIXELS_AT_ONCE // math.prod(self.image_shape[1:])))
 
     def _batch_blocks(self, pixels: Tensor, tasks: Sequence[int]) -> Blocks:
         """The blocks of one batch: each task's network on a few images at a time, side by side."""
-        networks = [self._network(task) for task in tasks]
-        parts = self._views_of_parts(pixels)
-        scores = self._side_by_side([partial(network, views) for views in parts for network in networks])
-        return [torch.cat(scores[number :: len(networks)]) for number in range(len(networks))]
+        found = self._side_by_side([self._network(task) for task in tasks], self._views_of_parts(pixels))
+        return [_joined([scores for scores, _ in found[number :: len(tasks)]]) for number in range(len(tasks))]
 
     def _views_of_parts(self, pixels: Tensor) -> list[Tensor]:
-        jobs = [partial(self._views, part) for part in torch.split(pixels, self._images_at_once)]
-        return self._workers.run(jobs) if self.device.type == "cpu" else [job() for job in jobs]
+        device = self.device
+        parts = torch.split(pixels, self._images_at_once(device))
+        if device.type != "cpu" or len(parts) == 1:
+            return [self._views(part) for part in parts]
+        return self._workers.run([partial(self._views, part) for part in parts])
 
-    def _side_by_side(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
-        """Each on one thread. If tasks shared the threads, more tasks would leave fewer for each, and sums round
-        differently on another number of threads; but old tasks must keep their bits."""
-        return self._workers.run_on_one_thread_each(jobs) if self.device.type == "cpu" else [job() for job in jobs]
+    def _side_by_side(self, networks: Sequence[TaskNetwork], parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """The outputs of all networks for the first part, then for the next.
+
+        Each network runs on one thread. If tasks shared the threads, more tasks would leave fewer for each, and sums
+        round differently on another number of threads; but old tasks must keep their bits. If the last networks would
+        leave threads idle, their views are divided, provided that this keeps the bits as well.
+        """
+        pairs = [(network, views) for views in parts for network in networks]
+        if parts[0].device.type != "cpu":
+            return [network.outputs(views) for network, views in pairs]
+        first, chunks = self._division(pairs)
+        whole = [partial(network.outputs, views) for network, views in pairs[:first]]
+        divided = [
+            partial(network.features_of, chunk) for network, views in pairs[first:] for chunk in views.chunk(chunks)
+        ]
+        found: list[Any] = self._workers.run_on_one_thread_each([*whole, *divided])
+        features = [torch.cat(found[at : at + chunks]) for at in range(first, len(found), chunks)]
+        reading = [partial(network.read, own) for (network, _), own in zip(pairs[first:], features, strict=True)]
+        return found[:first] + (self._workers.run_on_one_thread_each(reading) if reading else [])
+
+    def _division(self, pairs: Sequence[tuple[TaskNetwork, Tensor]]) -> tuple[int, int]:
+        """The number of networks that are not divided, and of the chunks that the others are divided into."""
+        n_threads = torch.get_num_threads()
+        left = len(pairs) % n_threads
+        chunks = n_threads // left if left and len(pairs) < 4 * n_threads else 1  # later there is little to gain
+        last = pairs[len(pairs) - left :]
+        if chunks == 1 or any(len(views) % chunks for _, views in last):
+            return len(pairs), 1
+        is_exact = all(network.has_same_bits_in_chunks(views.shape, chunks) for network, views in last)
+        return (len(pairs) - left, chunks) if is_exact else (len(pairs), 1)
 
     def task_logits(self, images: Tensor, task: int) -> Tensor:
         return self._network(task)(self._views(images))
@@ -220,10 +245,9 @@ class MaskedNetwork(Method):
     def _outputs(self, pixels: Tensor, tasks: Sequence[int]) -> list[TaskOutputs]:
         if not len(pixels):
             return [TaskOutputs(block) for block in self._blocks(pixels, tasks)]
-        networks = [self._network(task) for task in tasks]
-        parts = self._views_of_parts(pixels)  # as in `block`, so that both have the same bits
-        found = self._side_by_side([partial(network.outputs, views) for views in parts for network in networks])
-        by_task = [zip(*found[number :: len(networks)], strict=True) for number in range(len(networks))]
+        # As in `block`, so that both have the same bits.
+        found = self._side_by_side([self._network(task) for task in tasks], self._views_of_parts(pixels))
+        by_task = [zip(*found[number :: len(tasks)], strict=True) for number in range(len(tasks))]
         return [TaskOutputs(*(torch.cat(values).cpu() for values in of_task)) for of_task in by_task]
 
     @torch.no_grad()
@@ -235,6 +259,10 @@ class MaskedNetwork(Method):
         count = self.learner.rotations
         batches = [self._views(batch).view(count, len(batch), -1) for batch in torch.split(pixels, self._batch_size)]
         return torch.cat(batches, 1).transpose(0, 1).contiguous()
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _forget_networks(method: nn.Module, _: object) -> None:
