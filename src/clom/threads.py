@@ -19,7 +19,7 @@ import torch
 
 Result = TypeVar("Result")
 
-_PATIENCE = 0.01
+_PATIENCE = 0.001
 """Seconds that the caller works alone, unless more work is expected: on a busy machine, waiting for another thread
 takes as long."""
 
