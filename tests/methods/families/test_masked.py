@@ -130,10 +130,10 @@ def test_the_last_networks_are_divided_if_threads_would_be_idle(
     for task in range(n_tasks):
         assert torch.equal(alone[task].block, together[task].block)
         assert torch.equal(alone[task].block, whole[task])
-        features = alone[task].features, together[task].features
-        assert features[0] is not None
-        assert features[1] is not None
-        assert torch.equal(*features)
+        one_thread, several = alone[task].features, together[task].features
+        assert one_thread is not None
+        assert several is not None
+        assert torch.equal(one_thread, several)
 
 
 @pytest.mark.parametrize("net", [ResNet18Settings(width=16), AlexNetSettings()])
