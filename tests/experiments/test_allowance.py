@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from clom.data.stream import Stream
 from clom.errors import UserError
@@ -21,11 +22,11 @@ from clom.experiments.allowance import (
     unit_of_passes,
     with_passes,
 )
-from clom.experiments.catalogue import experiment_names, read_experiment
+from clom.experiments.catalogue import experiment_names, read_experiment, size_of
 from clom.experiments.config import RunConfig, resolve
 from clom.learning.context import TrainingContext
 from clom.methods.registry import BUILT_IN
-from clom.nets.passes import PassCounter, multiply_adds
+from clom.nets.passes import PassCounter, counting, multiply_adds
 from clom.nets.plain import Backbone
 from clom.settings import flatten
 
@@ -285,6 +286,19 @@ def test_allowances_are_read_from_text_and_from_experiments() -> None:
 @pytest.mark.parametrize("name", experiment_names())
 def test_every_experiment_has_an_allowance_for_the_cpu(name: str) -> None:
     assert (read_experiment(name).at("cpu").allowance or 0) > 0
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_an_image_costs_the_same_in_training_and_evaluation(name: str) -> None:
+    """Whatever inference may skip: else the unit of passes would not be what training costs."""
+    size = size_of(name)
+    assert size is not None
+    network = Backbone(resolve(name, "finetune", "cpu").unit_net, size.pixels)
+    images = torch.zeros(2, 3, size.pixels, size.pixels)
+    counter = PassCounter(multiply_adds(network.eval(), images))
+    with counting(counter):
+        network.train()(images)
+    assert counter.total == pytest.approx(2 * 3), "two images, forward and backward"
 
 
 def test_the_documentation_states_the_allowances_of_the_experiments() -> None:

@@ -241,9 +241,6 @@ def test_pooling_without_a_gradient_is_the_same(side: int, size: int) -> None:
     trained = values.clone().requires_grad_()
     torch.testing.assert_close(max_pool(trained, size), expected, rtol=0, atol=0, equal_nan=True)
     assert max_pool(trained, size).grad_fn is not None
-    for kept in (1, 2, 9):
-        first = expected[:, :, :kept, :kept] if size == 2 else expected
-        torch.testing.assert_close(max_pool(values, size, kept), first, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("norm", [False, True])

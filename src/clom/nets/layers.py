@@ -176,14 +176,13 @@ class GatedResidual(nn.Linear):
 GatedLayer = GatedConv2d | GatedLinear | GatedResidual
 
 
-def max_pool(values: Tensor, size: int, side: int | None = None) -> Tensor:
+def max_pool(values: Tensor, size: int) -> Tensor:
     """`F.max_pool2d(values, size)`, which on a CPU always computes indices for a backward pass; where no gradient is
-    needed, maxima of shifted views take half of the time. Rows and columns after the first `side` may be left out."""
+    needed, maxima of shifted views take half of the time."""
     needs_gradient = values.requires_grad and torch.is_grad_enabled()
     if size != 2 or needs_gradient or values.device.type != "cpu" or torch.compiler.is_compiling():
         return F.max_pool2d(values, size)
-    height, width = values.shape[2:]
-    height, width = 2 * min(height // 2, side or height), 2 * min(width // 2, side or width)
+    height, width = (side // 2 * 2 for side in values.shape[2:])
     rows = torch.maximum(values[:, :, :height:2, :width], values[:, :, 1:height:2, :width])
     return torch.maximum(rows[..., ::2], rows[..., 1::2])
 

@@ -52,28 +52,6 @@ def test_forward_step_by_step() -> None:
         torch.testing.assert_close(net(images(), 0, gates), expected)
 
 
-@pytest.mark.parametrize("paddings", [(0, 0, 0), (1, 1, 0), (0, 0, 1), (1, 1, 1)])
-@pytest.mark.parametrize("pools", [(2, 2, 2), (2, 2, 1), (2, 1, 2), (3, 2, 2)])
-@pytest.mark.parametrize("size", [28, 29])
-def test_pixels_that_pools_drop_are_not_computed(
-    paddings: tuple[int, int, int], pools: tuple[int, int, int], size: int
-) -> None:
-    net = build(AlexNetSettings(channels=(4, 5, 6), paddings=paddings, pools=pools, hidden=7), size)
-    views = torch.rand(3, 3, size, size, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        values = views
-        for conv, pool in zip(net.convs, pools, strict=True):
-            values = F.max_pool2d(conv(values, 0, {}).relu(), pool)
-        expected = net.fc(values.flatten(1), {}).relu()
-        torch.testing.assert_close(net(views, 0, {}), expected)
-    torch.testing.assert_close(net(views.requires_grad_(), 0, {}), expected)
-
-
-def test_sides_in_use() -> None:
-    # Of 11 x 11 pixels the second pool reads 10 x 10, which need 12 x 12 of the 13 x 13 pixels before.
-    assert build(AlexNetSettings(channels=(4, 5, 6), hidden=7), 28).sides == [12, 5, 2]
-
-
 def test_memory_format_does_not_change_features() -> None:
     net = build()
     nhwc = copy.deepcopy(net).to(memory_format=torch.channels_last)  # type: ignore[call-overload]

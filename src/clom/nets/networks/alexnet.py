@@ -53,8 +53,7 @@ class AlexNet(Net):
         light, heavy = settings.dropout
         self.dropouts = (light, light, heavy)
         self.last_dropout = heavy
-        self.sides = self._pooled_sides(image_size, settings)
-        side = self.sides[-1]
+        side = self._side_after_convs(image_size, settings)
         self.fc = GatedLinear(
             widths[-1] * side * side,
             settings.hidden,
@@ -67,28 +66,22 @@ class AlexNet(Net):
         self.final_relu = settings.final_relu
 
     @staticmethod
-    def _pooled_sides(size: int, settings: AlexNetSettings) -> list[int]:
-        """Sides of the pooled maps, without the last rows and columns if the pools that follow drop them."""
-        sides = []
+    def _side_after_convs(size: int, settings: AlexNetSettings) -> int:
         for kernel, padding, pool in zip(settings.kernels, settings.paddings, settings.pools, strict=True):
             size = (size + 2 * padding - kernel + 1) // pool
-            sides.append(size)
         if size < 1:
             raise UserError("The images are too small for this network: a layer would have no pixels.")
-        for number in (2, 1):
-            if not settings.paddings[number]:
-                sides[number - 1] = sides[number] * settings.pools[number] + settings.kernels[number] - 1
-        return sides
+        return size
 
     def forward(self, images: Tensor, task: int, gates: Gates) -> Tensor:
         values = images
-        for conv, pool, p, side in zip(self.convs, self.pools, self.dropouts, self.sides, strict=True):
+        for conv, pool, p in zip(self.convs, self.pools, self.dropouts, strict=True):
             values = conv(values, task, gates, relu=not self.training)
             if p and self.training:
                 values = dropout(F.relu(values), p, self.training)
                 values = F.max_pool2d(values, pool) if pool > 1 else values
             else:  # the same result, with the ReLU of training on a quarter of the values
-                values = max_pool(values, pool, side) if pool > 1 else values
+                values = max_pool(values, pool) if pool > 1 else values
                 values = F.relu_(values) if self.training else values
         # Flattening is channel-major in any memory format, as `spread` requires.
         values = self.fc(torch.flatten(values, 1), gates)
