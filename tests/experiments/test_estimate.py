@@ -17,7 +17,7 @@ FOR_EVER = float("inf")  # a rate at which a phase takes no time
 
 def test_counts_the_views_of_every_phase() -> None:
     """digits: 10 classes, 144 training images each of which 10% validate, 36 test images, 75 epochs, 6 views."""
-    config = resolve("digits-5t")
+    config = resolve("digits-5t", by_hand=True)
     assert estimate_seconds(config, work_of(config), Rates(1.0, FOR_EVER, FOR_EVER)) == pytest.approx(8 * 1296 * 75)
     assert estimate_seconds(config, work_of(config), Rates(FOR_EVER, 1.0, FOR_EVER)) == pytest.approx(4 * 1296 * 6)
     assert estimate_seconds(config, work_of(config), Rates(FOR_EVER, FOR_EVER, 1.0)) == pytest.approx(4 * 360 * 5)

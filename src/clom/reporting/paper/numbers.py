@@ -166,7 +166,8 @@ def _uncalibrated(row: Row) -> Row:
     if cil and detected and None not in (*cil, detected[-1]):
         measured |= {"average_incremental_cil": statistics.fmean(cil), "task_detection": detected[-1]}
         by_task["cil"] = cil
-        same += ["auc_maxlogit", "auc_msp"]  # versions without these curves computed the AUC from calibrated scores
+    if "passes" in row.figures:  # versions that did not count them computed the AUC from calibrated scores
+        same += ["auc_maxlogit", "auc_msp"]
     figures = {name: row.figures[name] for name in same if name in row.figures} | measured
     return replace(row, method=_UNCALIBRATED, figures=figures, by_task=by_task)
 
