@@ -10,7 +10,7 @@ from clom.methods.registry import method_label
 from clom.reporting.figures.readme_curves import Curves, readme_curves
 from clom.reporting.paper.numbers import EXPERIMENTS as OF_PAPER
 from clom.reporting.paper.numbers import REFERENCES, Results, budgets_of, experiment_label, figure_of, number_of
-from clom.reporting.paper.protocol import NO_TRIALS, earlier_runs, how_many, is_counted, is_searched
+from clom.reporting.paper.protocol import NO_TRIALS, earlier_runs, follows_protocol, how_many, is_counted, is_searched
 from clom.reporting.paper.rendering import DASH, number_text
 from clom.reporting.paper.rivals import by_mean_rank
 
@@ -83,10 +83,14 @@ def _cil_table(results: Results, experiments: Sequence[str], methods: Sequence[s
         if (costs := _costs(results, experiments, method, trials))
     ]
     heads = ["CIL", *map(experiment_label, experiments), "trials", "passes", "core minutes"]
+    fair = [name for name in experiments if any(map(follows_protocol, _all_plain(results, name, methods)))]
+    where = (
+        "" if len(fair) == len(experiments) else f" on {', '.join(map(experiment_label, fair))} alone" if fair else ""
+    )
     title = (
         f"Accuracy after the last task in percent, budget `{results.budget}`, mean ± standard deviation over seeds, "
-        f"with the {RIVALS_SHOWN} rivals that have the best mean rank in CIL.\nWhat each row cost: trials of the "
-        "search for its recipe, training passes in percent of those allowed, core minutes of a run (mean over the "
+        f"with the {RIVALS_SHOWN} rivals that have the best mean rank in CIL.\nWhat each row cost{where}: trials of "
+        "the search for its recipe, training passes in percent of those allowed, core minutes of a run (mean over the "
         "experiments).\n\n"
     )
     return title + _markdown(heads, lines)
@@ -106,9 +110,13 @@ def _markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+def _all_plain(results: Results, experiment: str, methods: Sequence[str]) -> list[Row]:
+    return [row for method in methods for row in results.plain(experiment, method)]
+
+
 def _costs(results: Results, experiments: Sequence[str], method: str, trials: Mapping[str, int]) -> list[str]:
-    """Trials, passes and core minutes; a dash for what was not recorded."""
-    runs = [results.plain(experiment, method) for experiment in experiments]
+    """Trials, passes and core minutes of the runs under the protocol; a dash for what was not recorded."""
+    runs = [[row for row in results.plain(name, method) if follows_protocol(row)] for name in experiments]
     rows = [row for some in runs for row in some]
     counts = sorted({trials[row.search] for row in rows if row.search in trials})
     work = [(figure_of(row, "passes"), figure_of(row, "allowance")) for row in rows]
@@ -118,7 +126,7 @@ def _costs(results: Results, experiments: Sequence[str], method: str, trials: Ma
     return [
         _range(counts, ""),
         _range([round(share) for share in shares], "%"),
-        f"{sum(known) / len(known):.1f}" if len(known) == len(minutes) else DASH,
+        f"{sum(known) / len(known):.1f}" if known and len(known) == len(minutes) else DASH,
     ]
 
 

@@ -31,8 +31,9 @@ def test_fewer_than_three_seeds_on_either_side_have_no_distance() -> None:
 def test_seeds_that_all_agree() -> None:
     same, other = Number(99.0, 0.0, 3), Number(98.0, 0.0, 3)
     assert Distance(same, same).deviations == 0
-    assert Distance(same, other).deviations == math.inf
-    assert Distance(other, same).deviations == -math.inf
+    points = same.mean - other.mean
+    assert Distance(same, other).deviations == pytest.approx(points / 0.1), "not infinitely far apart"
+    assert Distance(other, same).deviations == pytest.approx(-points / 0.1)
     assert one_decimal(-0.01) == "0.0"
 
 

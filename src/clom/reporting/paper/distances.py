@@ -12,9 +12,11 @@ from clom.reporting.paper.table import SEEDS_FOR_BOLD as ENOUGH_SEEDS
 
 CLEAR = 1.0
 """Standard deviations by which a claim has to hold."""
+SMALLEST = 0.1
+"""Points: a smaller deviation, such as that of seeds which happen to agree, would be exact beyond what is printed."""
 EXPLANATION = (
     "The distance of two systems is the difference of their means divided by their pooled standard deviation, "
-    "sqrt(((n1 - 1) s1² + (n2 - 1) s2²) / (n1 + n2 - 2)) for n1 and n2 seeds."
+    "sqrt(((n1 - 1) s1² + (n2 - 1) s2²) / (n1 + n2 - 2)) for n1 and n2 seeds, and at least 0.1 points."
 )
 Verdict = Literal["holds", "undecided", "fails", "unknown"]
 
@@ -38,9 +40,7 @@ class Distance:
             return None
         freedom = [(one.seeds or 0) - 1, (other.seeds or 0) - 1]
         pooled = math.sqrt((freedom[0] * one.std**2 + freedom[1] * other.std**2) / sum(freedom))
-        if pooled == 0:
-            return 0.0 if self.points == 0 else math.copysign(math.inf, self.points)
-        return self.points / pooled
+        return self.points / max(pooled, SMALLEST)
 
     @property
     def fewest_seeds(self) -> int:
