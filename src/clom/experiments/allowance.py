@@ -139,7 +139,7 @@ def with_passes(config: RunConfig, stream: Stream, passes: float, data: Path | N
     factor = planned.factor_for(passes)
     scaled = _with_length(config, factor)
     while _has_raised(config, factor) and (planned := planned_passes(scaled, stream, data)).total > passes:
-        if max(_epochs(scaled)) == 1:
+        if max(epochs_of(scaled)) == 1:
             raise UserError(
                 f"'{config.method}' cannot learn {config.experiment} with {passes:,.0f} training passes: the shortest "
                 f"training takes {planned.total:,.0f}."
@@ -164,10 +164,10 @@ def _rounded_down(epochs: float) -> int:
 
 def _has_raised(config: RunConfig, factor: float) -> bool:
     """Whether a number of epochs would be less than 1 without being raised to it."""
-    return any(_rounded_down(factor * epochs) < 1 for epochs in _epochs(config))
+    return any(_rounded_down(factor * epochs) < 1 for epochs in epochs_of(config))
 
 
-def _epochs(config: RunConfig) -> list[int]:
+def epochs_of(config: RunConfig) -> list[int]:
     """The numbers of epochs of all phases."""
     return [value for name, value in flatten(config.settings).items() if name.endswith("epochs") and value]
 

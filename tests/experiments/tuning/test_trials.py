@@ -138,6 +138,16 @@ def test_a_whole_run_uses_its_share_of_the_allowance_and_a_trial_a_quarter_of_it
     assert trial_data() == {"data.held_out": 0.2, "data.first_tasks": 3}
 
 
+def test_one_recipe_fits_the_allowance_with_every_seed_of_a_table(stream: Stream) -> None:
+    """The random paths of RPS-Net cost more with some seeds than with others."""
+    plan = plan_search("digits-5t", "a-rps", stream, budget="smoke", allowance="200000")
+    whole = plan.whole_run(plan.starts.first_choices()[1])
+    used = [planned_passes(whole.model_copy(update={"seed": seed}), stream).total for seed in (0, 1, 2)]
+    assert whole.seed == 0
+    assert used[0] < 0.95 * max(used), "seed 0 alone would have allowed more epochs"
+    assert 0.9 * 200_000 < max(used) <= 200_000
+
+
 def test_too_short_a_run_uses_the_whole_allowance(stream: Stream) -> None:
     one_epoch = planned_passes(resolve("digits-5t", "finetune", "smoke", 0, {"plan.epochs": 1}), stream).total
     plan = plan_search("digits-5t", "finetune", stream, budget="smoke", allowance=str(1.5 * one_epoch))

@@ -15,10 +15,11 @@ from typing import Any
 
 from clom.data.stream import Stream
 from clom.errors import UserError, unknown
-from clom.experiments.allowance import with_passes
+from clom.experiments.allowance import epochs_of, with_passes
 from clom.experiments.config import RunConfig, resolve, with_settings
 from clom.experiments.defaults import scale_epochs
 from clom.experiments.tuning.space import LENGTH, Parameter, Space, Value, check_names, rounded
+from clom.methods.registry import method_class
 from clom.settings import flatten, set_dotted
 
 HELD_OUT = 0.2
@@ -26,6 +27,8 @@ HELD_OUT = 0.2
 FIRST_TASKS = 3
 TRIAL_SHARE = 0.25
 """Share of a whole run's epochs that a trial trains for."""
+PRINTED_SEEDS = (0, 1, 2)
+"""The seeds behind a table's mean and standard deviation."""
 START = "start"
 PUBLISHED, BY_HAND = "published", "by hand"
 
@@ -110,11 +113,15 @@ def whole_run(
 ) -> RunConfig:
     """The run with as many epochs as use the fraction `length` of the allowance on the whole stream.
 
-    If that is too little for a single epoch of every phase, the whole allowance is used.
+    If that is too little for a single epoch of every phase, the whole allowance is used. All seeds that a table prints
+    share one recipe, so where the work depends on the seed, the most expensive of them decides.
     """
+    seeds = PRINTED_SEEDS if method_class(config.method).work_depends_on_seed else (config.seed,)
+    seeded = [config.model_copy(update={"seed": seed}) for seed in seeds]
     for passes in dict.fromkeys((length * allowance, allowance)):
         try:
-            return with_passes(config, stream, passes, data)
+            fitted = [with_passes(each, stream, passes, data) for each in seeded]
+            return min(fitted, key=lambda each: sum(epochs_of(each))).model_copy(update={"seed": config.seed})
         except UserError as problem:
             too_long = TooLong(str(problem))
     raise too_long

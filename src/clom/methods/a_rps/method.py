@@ -75,6 +75,7 @@ class ARps(FullHeadNetwork, ReplayMethod):
     """Random paths, exemplars, distillation."""
 
     name = "a-rps"
+    work_depends_on_seed = True  # of the modules that its random paths share
     settings_type = ARpsSettings
     settings: ARpsSettings
     backbone: PathNet  # type: ignore[assignment]  # not the experiment's network

@@ -55,6 +55,8 @@ class Method(nn.Module, ABC):
     """The label for tables and figures, a colon, and a short description."""
     keeps: ClassVar[str] = "not stated"
     """What it stores between tasks."""
+    work_depends_on_seed: ClassVar[bool] = False
+    """Whether runs with different seeds use different numbers of training passes."""
     divisible: ClassVar[bool] = False
     """Whether training can be distributed over processes: it trains the experiment's network and nothing else."""
     deviations: ClassVar[tuple[str, ...]] = ()
