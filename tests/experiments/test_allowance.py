@@ -25,6 +25,7 @@ from clom.experiments.allowance import (
 from clom.experiments.catalogue import experiment_names, read_experiment, size_of
 from clom.experiments.config import RunConfig, resolve
 from clom.learning.context import TrainingContext
+from clom.learning.protection.hard_attention import HardAttention
 from clom.methods.registry import BUILT_IN
 from clom.nets.passes import PassCounter, counting, multiply_adds
 from clom.nets.plain import Backbone
@@ -191,6 +192,19 @@ def test_validation_after_every_epoch_is_predicted() -> None:
     config = tiny("hat", **plan, attention__initial=0.0, learning__plan__plateau={"patience": 50})
     assert sum(counted(config)) == sum(counted(without)) + 2 * 2 * 8
     assert planned_passes(config, config.data.stream(None, 0)).total == sum(counted(config))
+
+
+def test_a_preview_builds_the_network_of_a_learned_task_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built, compact = list[int](), HardAttention.compact
+
+    def recorded(self: HardAttention, task: int) -> Any:
+        built.append(task)
+        return compact(self, task)
+
+    monkeypatch.setattr(HardAttention, "compact", recorded)
+    config = tiny("hat", data__sizes=[2, 2, 2])
+    planned_passes(config, config.data.stream(None, 0))
+    assert built == [0, 1, 2]
 
 
 def test_a_prediction_changes_nothing() -> None:

@@ -153,3 +153,13 @@ def test_old_tasks_keep_their_bits_on_several_threads(net: NetSettings, images: 
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(block, first[0]) for block in first)
+
+
+def test_a_lesson_does_not_hide_that_weights_of_old_tasks_have_changed(tiny_stream: Stream) -> None:
+    method, pixels = make("hat", ALEXNET, 0).learn(tiny_stream[0]), tiny_stream[0].validation.pixels
+    before = method.block(pixels, 0)
+    with torch.no_grad():
+        for weight in method.protection.net.shared_parameters():
+            weight.mul_(1.5)  # as if the protection had failed
+    method.learn(tiny_stream[1])
+    assert not torch.equal(method.block(pixels, 0), before)

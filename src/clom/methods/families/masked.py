@@ -59,7 +59,7 @@ class MaskedMethod(MaskedNetwork):
         return self.memory.n_bytes
 
     def _open_task(self, task: LearnedTask) -> None:
-        self.networks_changed()
+        self.networks_changed(first=len(self.tasks) - 1)
         self.protection.grow(task.units, self.seed)
         self.protection.add_task()
         self.heads.append(self.learner.make_head(self.protection, len(self.tasks) - 1, task.n_classes))

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from clom.data.images import to_unit
+from clom.data.stream import Task
 from clom.data.views import rotations, with_flipped
 from clom.errors import UserError
+from clom.learning.context import TrainingContext
 from clom.learning.heads import DiscriminantHead
 from clom.learning.learners.base import Learner
 from clom.learning.protection.base import Protection
@@ -58,14 +60,26 @@ class MaskedNetwork(Method):
         self._workers = Workers()
         self.register_load_state_dict_post_hook(_forget_networks)  # type: ignore[no-untyped-call]
 
-    def networks_changed(self) -> None:
-        """Drop the cached networks for inference."""
-        self._networks = {}
+    def learn(self, task: Task, context: TrainingContext | None = None) -> Self:
+        self.networks_changed()  # built from the weights again, so that they cannot hide a change of old tasks
+        return super().learn(task, context)
+
+    def networks_changed(self, first: int = 0) -> None:
+        """Drop the cached networks for inference, those of task `first` and of all later ones."""
+        self._networks = {task: network for task, network in self._networks.items() if task < first}
 
     def _apply(self, *args: Any, **options: Any) -> Self:
-        self._networks = {}  # their tensors are about to move
+        before = self._placement
         moved: Self = super()._apply(*args, **options)  # type: ignore[no-untyped-call]
+        if self._placement != before:
+            self.networks_changed()
         return moved
+
+    @property
+    def _placement(self) -> tuple[torch.device, torch.dtype]:
+        """Where and how the shared weights, and with them the cached networks, are stored."""
+        weight = next(self.protection.parameters())
+        return weight.device, weight.dtype
 
     def capacity(self) -> Mapping[str, Sequence[float]]:
         return self.protection.capacity()
