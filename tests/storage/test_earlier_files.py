@@ -45,8 +45,9 @@ def photo_pixels() -> Tensor:
 
 
 def same(now: Tensor, then: NDArray[np.generic]) -> None:
-    """Bit-identical on the processor they were written on; others round differently."""
-    torch.testing.assert_close(now, torch.from_numpy(then), rtol=1e-5, atol=1e-6)
+    """Bit-identical on the processor they were written on; others round differently, sums in proportion to their
+    largest terms."""
+    torch.testing.assert_close(now, torch.from_numpy(then), rtol=1e-5, atol=1e-5 * float(np.abs(then).max()))
 
 
 def third_task(method: Method, tiny_stream: Stream) -> Task:

@@ -44,11 +44,12 @@ class ClomOdin(Hat):
     def odin_block(self, pixels: Tensor, task: int) -> Tensor:
         return self.block(pixels, task)
 
-    def outputs(self, pixels: Tensor, task: int, with_features: bool) -> TaskOutputs:
-        return replace(super().outputs(pixels, task, with_features), block=self.block(pixels, task))
-
-    def all_outputs(self, pixels: Tensor, with_features: bool) -> list[TaskOutputs]:
-        return [self.outputs(pixels, task, with_features) for task in range(len(self.tasks))]
+    def outputs_of(self, pixels: Tensor, tasks: Sequence[int], with_features: bool) -> list[TaskOutputs]:
+        blocks = self._blocks(pixels, tasks)
+        if not with_features:
+            return [TaskOutputs(block) for block in blocks]
+        outputs = super().outputs_of(pixels, tasks, with_features)
+        return [replace(of_task, block=block) for of_task, block in zip(outputs, blocks, strict=True)]
 
     def scoring_graph(self, tasks: Sequence[int]) -> nn.Module:
         raise UserError(f"{self.name} cannot be exported: its scores need the gradient with respect to the image.")

@@ -22,6 +22,7 @@ from clom.learning.protection.base import Protection
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.masked_network import MaskedNetwork
 from clom.methods.families.masked_settings import MaskedSettings
+from clom.methods.families.sample_outputs import SampleOutputs
 from clom.methods.families.task_prediction import TaskPrediction
 from clom.nets import NetSettings
 from clom.ood.predictors.base import Decision, StoredSamples
@@ -53,6 +54,11 @@ class MaskedMethod(MaskedNetwork):
         self.typical = nn.ParameterList()  # per task: the divisor of the `scale` calibration
         self.fitted = nn.ParameterList()  # the `memory` calibration (scales, shifts, cross_task), refitted every task
         self.prediction = TaskPrediction(settings.predictor, settings.keeps_samples)
+        self._seen = SampleOutputs()  # a cache, never saved
+
+    def networks_changed(self, first: int = 0) -> None:
+        super().networks_changed(first)
+        self._seen.drop(first)
 
     @property
     def memory_bytes(self) -> int:
@@ -155,6 +161,7 @@ class MaskedMethod(MaskedNetwork):
             super().recalibrate(samples_per_class)
         self.settings = self.settings.model_copy(update={"memory_per_class": samples_per_class})
         self.memory.shrink(samples_per_class)
+        self._seen.drop()
         self._fit_to_memory()
 
     def _fit_to_memory(self) -> None:
@@ -178,7 +185,9 @@ class MaskedMethod(MaskedNetwork):
 
     def samples(self, with_features: bool) -> StoredSamples:
         """The stored samples as every task's model sees them."""
-        outputs = self.all_outputs(self.memory.pixels, with_features)
+        if not self.protection.exact:
+            self._seen.drop()  # models of earlier tasks have changed
+        outputs = self._seen.of_all_models(len(self.tasks), self.memory, self.outputs_of, with_features)
         return StoredSamples(outputs, self.memory.tasks.cpu(), self.memory.labels.cpu())
 
     def decisions(self) -> Mapping[str, Affine | Decision]:

@@ -61,7 +61,7 @@ class MaskedNetwork(Method):
         self.register_load_state_dict_post_hook(_forget_networks)  # type: ignore[no-untyped-call]
 
     def learn(self, task: Task, context: TrainingContext | None = None) -> Self:
-        self.networks_changed()  # built from the weights again, so that they cannot hide a change of old tasks
+        self._networks = {}  # built from the weights again, so that they cannot hide a change of old tasks
         return super().learn(task, context)
 
     def networks_changed(self, first: int = 0) -> None:
@@ -247,14 +247,17 @@ class MaskedNetwork(Method):
         return self._networks[task]
 
     @torch.no_grad()
-    def outputs(self, pixels: Tensor, task: int, with_features: bool) -> TaskOutputs:
-        """The features, `[images, rotations, d]`, come from the same pass as the block."""
-        return self._outputs(pixels, [task])[0] if with_features else TaskOutputs(self.block(pixels, task))
+    def outputs_of(self, pixels: Tensor, tasks: Sequence[int], with_features: bool) -> list[TaskOutputs]:
+        """The outputs of some tasks. The features, `[images, rotations, d]`, come from the same pass as the blocks."""
+        if with_features:
+            return self._outputs(pixels, tasks)
+        return [TaskOutputs(block) for block in self._blocks(pixels, tasks)]
 
-    @torch.no_grad()
+    def outputs(self, pixels: Tensor, task: int, with_features: bool) -> TaskOutputs:
+        return self.outputs_of(pixels, [task], with_features)[0]
+
     def all_outputs(self, pixels: Tensor, with_features: bool) -> list[TaskOutputs]:
-        everything = range(len(self.tasks))
-        return self._outputs(pixels, everything) if with_features else super().all_outputs(pixels, with_features)
+        return self.outputs_of(pixels, range(len(self.tasks)), with_features)
 
     def _outputs(self, pixels: Tensor, tasks: Sequence[int]) -> list[TaskOutputs]:
         if not len(pixels):
