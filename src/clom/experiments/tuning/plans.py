@@ -5,6 +5,7 @@ Tested by tests/experiments/tuning/test_trials.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from clom.data.stream import Stream
 from clom.experiments.allowance import parse_allowance, planned_passes
 from clom.experiments.catalogue import read_experiment
 from clom.experiments.config import RunConfig, resolve
+from clom.experiments.tuning.adoption import recipe_part
 from clom.experiments.tuning.space import LENGTH, read_space, space_of
 from clom.experiments.tuning.trials import (
     FIRST_TASKS,
@@ -109,3 +111,9 @@ def transferred(plan: SearchPlan, experiment: str, stream: Stream) -> SearchPlan
     usual = plan.starts.usual
     there = plan_search(experiment, usual.method, stream, budget=usual.budget, seed=plan.seed, data=plan.data)
     return replace(there, starts=replace(there.starts, space=plan.starts.space))
+
+
+def recipe_of(choices: Choices, plan: SearchPlan, others: Sequence[SearchPlan]) -> dict[str, Any]:
+    """The recipe that a search found, for its own experiment and for those to which it is transferred."""
+    configs = [each.whole_run(choices) for each in (plan, *others)]
+    return {config.experiment: recipe_part(plan.name, config) for config in configs}

@@ -16,8 +16,8 @@ from clom.errors import UserError
 from clom.experiments import provenance
 from clom.experiments.run import read_config
 from clom.experiments.task_result import TaskResult, read_results
-from clom.experiments.tuning.adoption import recipe_part, write_recipe
-from clom.experiments.tuning.plans import SearchPlan
+from clom.experiments.tuning.adoption import write_recipe
+from clom.experiments.tuning.plans import SearchPlan, recipe_of
 from clom.experiments.tuning.search import Search
 from clom.experiments.tuning.space import LENGTH
 from clom.experiments.tuning.trials import PUBLISHED, START, Choices
@@ -33,8 +33,7 @@ def write_record(search: Search, others: Sequence[SearchPlan] = ()) -> dict[str,
     plan = search.plan
     trials = [_trial_record(search, trial) for trial in search.done]
     best = best_trial(search)
-    configs = [plan.whole_run(_choices(best)), *(other.whole_run(_choices(best)) for other in others)]
-    recipe = {config.experiment: recipe_part(plan.name, config) for config in configs}
+    recipe = recipe_of(_choices(best), plan, others)
     record = {
         "search": plan.name,
         "objective": OBJECTIVE,
