@@ -66,10 +66,11 @@ def test_fine_tuning() -> None:
 
 def test_hat() -> None:
     """The masked network costs what the whole one does. Then the typical score and the statistics of the task's images,
-    which include two for validation, and all tasks' scores of the memory, which has one image of each class."""
+    which include two for validation, and the scores of the memory, which has one image of each class: all tasks' for new
+    images, the new task's for earlier ones."""
     all_open = {"attention__initial_mean": 6.0, "attention__initial": 0.0}
     config = tiny("hat", learning__plan__epochs=2, memory_per_class=2, **all_open)
-    assert counted(config) == [N * 2 * 3 + N + (N + 2) + 2, N * 2 * 3 + N + (N + 2) + 4 * 2]
+    assert counted(config) == [N * 2 * 3 + N + (N + 2) + 2, N * 2 * 3 + N + (N + 2) + 2 * 2 + 2]
 
 
 def test_clom() -> None:
@@ -85,7 +86,7 @@ def test_clom() -> None:
     )
     assert counted(config) == [
         N * 2 * 8 * 3 + N * 3 * 4 + N * 4 + (N + 2) * 4 + 2 * 4,
-        N * 2 * 8 * 3 + N * 3 * 4 + N * 4 + (N + 2) * 4 + 4 * 4 * 2,
+        N * 2 * 8 * 3 + N * 3 * 4 + N * 4 + (N + 2) * 4 + 4 * (2 * 2 + 2),
     ]
 
 
