@@ -195,6 +195,12 @@ def test_validation_after_every_epoch_is_predicted() -> None:
     assert planned_passes(config, config.data.stream(None, 0)).total == sum(counted(config))
 
 
+def test_a_preview_fits_nothing_that_runs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("clom.methods.families.masked.fit_to_memory")
+    config = tiny("clom+")
+    planned_passes(config, config.data.stream(None, 0))
+
+
 def test_a_preview_builds_the_network_of_a_learned_task_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built, compact = list[int](), HardAttention.compact
 

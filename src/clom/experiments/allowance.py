@@ -221,6 +221,8 @@ class _PreviewCounter(PassCounter):
 class _Preview(TrainingContext):
     """Takes a few steps of each phase and counts the passes of all of them."""
 
+    counts_only = True
+
     def __init__(self, passes: PassCounter, data: Path | None) -> None:
         super().__init__(passes=passes, data=data)
         self.counter, self.per_length = passes, 0.0

@@ -100,6 +100,9 @@ class TrainingContext:
     One context serves one task: `Method.learn` attaches it to the method whose state is stored.
     """
 
+    counts_only = False
+    """Whether nothing but the passes matters: fits that run no network may be left out."""
+
     def __init__(
         self,
         on_progress: OnProgress = ignore,

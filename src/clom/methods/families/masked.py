@@ -96,7 +96,7 @@ class MaskedMethod(MaskedNetwork):
         if self.settings.calibration == "memory":
             samples = per_class(task.validation, self.settings.memory_per_class, self._random("memory"))
             self.memory.add(number, self.stored_form(samples.pixels), samples.labels)
-        self._fit_to_memory()
+        self._fit_to_memory(context.counts_only)
 
     def _forget(self, number: int, task: LearnedTask) -> str:
         self.networks_changed()
@@ -164,13 +164,18 @@ class MaskedMethod(MaskedNetwork):
         self._seen.drop()
         self._fit_to_memory()
 
-    def _fit_to_memory(self) -> None:
-        """Fit what makes tasks comparable to the stored samples: the calibration, and the task predictor."""
+    def _fit_to_memory(self, counts_only: bool = False) -> None:
+        """Fit what makes tasks comparable to the stored samples: the calibration, and the task predictor.
+
+        With `counts_only`, the samples are computed and counted, but nothing is fitted to them.
+        """
         if self.settings.calibration != "memory":
             self.set_fitted(Affine.identity(len(self.tasks)))
             self.prediction.fit(None, self.device)
             return
         samples = self.samples("features" in self.prediction.needs)
+        if counts_only:
+            return
         offsets = torch.tensor([0] + [task.n_classes for task in self.tasks]).cumsum(0)
         blocks, labels = [task.block for task in samples.outputs], samples.labels + offsets[samples.tasks]
         self.set_fitted(fit_to_memory(blocks, labels, self.settings.memory_fit, self._random("calibration")))
