@@ -66,8 +66,8 @@ def test_fine_tuning() -> None:
 
 def test_hat() -> None:
     """The masked network costs what the whole one does. Then the typical score and the statistics of the task's images,
-    which include two for validation, and the scores of the memory, which has one image of each class: all tasks' for new
-    images, the new task's for earlier ones."""
+    which include two for validation, and the scores of the memory, which has one image of each class: all tasks' for
+    new images, the new task's for earlier ones."""
     all_open = {"attention__initial_mean": 6.0, "attention__initial": 0.0}
     config = tiny("hat", learning__plan__epochs=2, memory_per_class=2, **all_open)
     assert counted(config) == [N * 2 * 3 + N + (N + 2) + 2, N * 2 * 3 + N + (N + 2) + 2 * 2 + 2]

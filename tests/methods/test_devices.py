@@ -19,6 +19,7 @@ from clom.learning.context import TrainingContext
 from clom.learning.progress import Progress
 from clom.methods.families import base
 from clom.methods.families.base import Method
+from clom.methods.families.masked_network import MaskedNetwork
 from clom.methods.registry import PAPER_METHODS, method_class
 from clom.nets.passes import PassCounter
 from clom.storage.checkpoints import CheckpointFolder
@@ -43,6 +44,12 @@ class Crash(Exception):
 def stream() -> Stream:
     config = resolve(EXPERIMENT, "clom", "smoke", 0, SMALL)
     return config.data.stream(None, 0)[:3]
+
+
+@pytest.fixture(autouse=True)
+def equal_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU takes fewer images at a time than an accelerator; matrix products of fewer rows may round differently."""
+    monkeypatch.setattr(MaskedNetwork, "_images_at_once", lambda self, device: self._batch_size)
 
 
 def make(name: str, device: torch.device) -> Method:

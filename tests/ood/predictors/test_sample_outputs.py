@@ -16,9 +16,9 @@ from clom.learning.context import TrainingContext
 from clom.methods.clom import Clom
 from clom.methods.clom_odin import ClomOdin
 from clom.methods.families.masked import MaskedMethod
-from clom.methods.families.sample_outputs import SampleOutputs, joined
 from clom.nets.passes import PassCounter
 from clom.ood.predictors.base import TaskOutputs
+from clom.ood.predictors.sample_outputs import SampleOutputs, joined
 from clom.storage.model_file import load_model, save_model
 from clom.testing import tiny_stream
 from methods.test_clom import TINY, quick

@@ -3,7 +3,7 @@
 Neither a learned task's model nor its samples ever change. Without this, every lesson would compute all samples with
 all models again: with many tasks, a large part of its work.
 
-Tested by tests/methods/families/test_sample_outputs.py.
+Tested by tests/ood/predictors/test_sample_outputs.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clom.data.memory import Memory
 from clom.nets.passes import counting
-from clom.ood.predictors.base import TaskOutputs
+from clom.ood.predictors.outputs import TaskOutputs
 
 Pair = tuple[int, int]
 """The task of a model, and the task of the samples that it sees."""
