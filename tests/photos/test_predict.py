@@ -13,7 +13,7 @@ from clom.errors import UserError
 from clom.learning.logit_scale import fit_logit_scale
 from clom.methods.families.base import Blocks, Method
 from clom.methods.ncm import Ncm, NcmSettings
-from clom.photos.predict import Predictor
+from clom.photos.predict import Answer, Predictor
 from clom.photos.teach import learn_pictures
 from clom.storage.model_file import load_model, save_model
 from methods.minimal import minimal
@@ -193,6 +193,17 @@ def test_files_of_earlier_versions_are_fitted_to_their_stored_samples() -> None:
     assert before[0].best.confidence == pytest.approx(float(expected), rel=1e-5)
 
 
+def check_same(answers: Sequence[Answer], others: Sequence[Answer]) -> None:
+    """Equal, but for classes that are practically impossible: probabilities of 1e-29 have differed in the fifth digit."""
+    for answer, other in zip(answers, others, strict=True):
+        likely, expected = (
+            {guess.class_name: guess.confidence for guess in each.guesses if guess.confidence > 1e-20}
+            for each in (answer, other)
+        )
+        assert likely == expected
+        assert replace(answer, guesses=other.guesses) == other
+
+
 @pytest.mark.parametrize("task", [None, "leaves"])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_answers_do_not_depend_on_other_images_or_threads(kind: str, task: str | None) -> None:
@@ -201,12 +212,12 @@ def test_answers_do_not_depend_on_other_images_or_threads(kind: str, task: str |
     learn_pictures(method, pictures("blue", "grey", "pink", count=10), "sea")
     images = torch.cat([coloured(name, 10, seed=7) for name in ("red", "green", "blue", "violet")])
     alone = [answer for image in torch.split(images, 1) for answer in Predictor(method)(image, task, top=5)]
-    assert Predictor(method)(images, task, top=5) == alone
+    check_same(Predictor(method)(images, task, top=5), alone)
     try:
         for threads in (2, 3):
             torch.set_num_threads(threads)
-            assert Predictor(method)(images, task, top=5) == alone
-            assert Predictor(method)(images[:1], task, top=5) == alone[:1]
+            check_same(Predictor(method)(images, task, top=5), alone)
+            check_same(Predictor(method)(images[:1], task, top=5), alone[:1])
     finally:
         torch.set_num_threads(1)
 
