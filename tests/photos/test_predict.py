@@ -194,7 +194,7 @@ def test_files_of_earlier_versions_are_fitted_to_their_stored_samples() -> None:
 
 
 def check_same(answers: Sequence[Answer], others: Sequence[Answer]) -> None:
-    """Equal, but for classes that are practically impossible: probabilities of 1e-29 have differed in the fifth digit."""
+    """Equal, but for practically impossible classes: probabilities of 1e-29 have differed in the fifth digit."""
     for answer, other in zip(answers, others, strict=True):
         likely, expected = (
             {guess.class_name: guess.confidence for guess in each.guesses if guess.confidence > 1e-20}
