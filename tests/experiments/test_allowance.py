@@ -73,6 +73,12 @@ def test_hat() -> None:
     assert counted(config) == [N * 2 * 3 + N + (N + 2) + 2, N * 2 * 3 + N + (N + 2) + 2 * 2 + 2]
 
 
+def test_soft_gates() -> None:
+    """Earlier tasks' networks change with every task, so that all of them compute all samples again."""
+    config = tiny("hat", learning__plan__epochs=2, memory_per_class=2, attention__binary=False)
+    assert counted(config) == [N * 2 * 3 + N + (N + 2) + 2, N * 2 * 3 + N + (N + 2) + 4 * 2]
+
+
 def test_clom() -> None:
     """Two views in four rotations, one view in four rotations for the head, and the scores of HAT in four rotations."""
     config = tiny(

@@ -31,7 +31,7 @@ def recipes_command(
     out
         Folder for the recipes; by default that of the built-in ones.
     refit
-        A search whose number of epochs is to be computed again, because training has become cheaper or dearer: for
+        A search whose number of epochs is to be computed again, because training costs more or less than before: for
         example cifar10-5t-icarl (repeatable). What the search chose stays as it is.
     data
         Folder with the data sets, for `--refit`; by default CLOM_DATA or the download cache.

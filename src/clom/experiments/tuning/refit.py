@@ -1,4 +1,4 @@
-"""Lengths of training for recipes of recorded searches, for when a system's training has become cheaper or dearer.
+"""Lengths of training for recipes of recorded searches, for when a system's training costs more or less than before.
 
 What the search chose stays as it is; only the numbers of epochs are computed again, so that they use the chosen
 fraction of the allowance.

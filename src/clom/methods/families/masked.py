@@ -190,9 +190,10 @@ class MaskedMethod(MaskedNetwork):
 
     def samples(self, with_features: bool) -> StoredSamples:
         """The stored samples as every task's model sees them."""
-        if not self.protection.exact:
-            self._seen.drop()  # models of earlier tasks have changed
-        outputs = self._seen.of_all_models(len(self.tasks), self.memory, self.outputs_of, with_features)
+        if self.protection.exact:
+            outputs = self._seen.of_all_models(len(self.tasks), self.memory, self.outputs_of, with_features)
+        else:  # models of earlier tasks have changed
+            outputs = self.all_outputs(self.memory.pixels, with_features)
         return StoredSamples(outputs, self.memory.tasks.cpu(), self.memory.labels.cpu())
 
     def decisions(self) -> Mapping[str, Affine | Decision]:
